@@ -49,7 +49,12 @@ pub(crate) async fn print(
         services: services(&map, &layout.processes()),
     };
     output::print(&summary, |summary| {
-        as_text(summary, &map) + &hints(layout, mount_point, in_foreground)
+        let mut text = as_text(summary, &map);
+        if has_monitor && summary.monitor.is_none() {
+            let log = layout.log("monitor");
+            let _ = writeln!(text, "Warning: the monitor did not start; see {}\n", log.display());
+        }
+        text + &hints(layout, mount_point, in_foreground)
     })
 }
 

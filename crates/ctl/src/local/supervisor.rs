@@ -11,6 +11,7 @@ use crate::access::{Access, ClusterArgs};
 use crate::mounts::{is_mount_point, unmount};
 use crate::output::{is_for_people, say};
 use crate::program::program;
+use skep_service::listen::ADDRESS_FILE;
 use skep_store::identity::is_initialised;
 use skep_types::map::Reachability;
 use skep_types::{Error, ErrorCode, NodeKind, Result};
@@ -25,6 +26,8 @@ const START_PATIENCE: Duration = Duration::from_secs(60);
 /// Time limit for services to end, after which they are killed. The mount ends only after programs
 /// have closed their files.
 const END_PATIENCE: Duration = Duration::from_secs(20);
+/// Time limit for the end of a monitor that has not started and is killed.
+const MONITOR_END_PATIENCE: Duration = Duration::from_secs(2);
 /// Interval between checks of the children.
 const TICK: Duration = Duration::from_millis(50);
 /// Number of signals after which the supervisor kills the processes: the second Ctrl-C.
@@ -117,9 +120,7 @@ impl Supervisor {
             self.await_ready(1).await?;
         }
         if self.plan.has_monitor {
-            let arguments = self.monitor_arguments();
-            self.add(Role::Monitor, "monitor", arguments);
-            self.await_ready(1).await?;
+            self.start_monitor().await?;
         }
         self.note_processes();
         let seconds = (skep_env::now() - started).as_secs_f64();
@@ -128,6 +129,41 @@ impl Supervisor {
             summary::print(layout, mount_point.as_deref(), *has_monitor, true).await?;
         }
         print_line(&format!("Up after {seconds:.1} s."));
+        Ok(())
+    }
+
+    /// Starts the monitor. If it fails, the cluster goes on without it, since files do not
+    /// depend on it.
+    ///
+    /// # Errors
+    /// The error of another process that exits meanwhile, or `Interrupted`.
+    async fn start_monitor(&mut self) -> Result<()> {
+        // The file of an earlier monitor would name a page that does not exist.
+        let address = self.plan.layout.service("monitor").join(ADDRESS_FILE);
+        let _ = std::fs::remove_file(address);
+        let arguments = self.monitor_arguments();
+        self.add(Role::Monitor, "monitor", arguments);
+        let Err(error) = self.await_ready(1).await else { return Ok(()) };
+        let Some(mut monitor) = self.services.pop() else { return Err(error) };
+        let others_run = self.services.iter().all(|service| service.process().is_some());
+        if self.asked_to_end.get() > 0 || !others_run {
+            self.services.push(monitor);
+            return Err(error);
+        }
+        monitor.signal(libc::SIGKILL);
+        print_line(&format!(
+            "warning: the monitor did not start, so there is no history of the load, no alerts and \
+             no web page; files do not depend on it. `skep monitor` starts it later; its log is \
+             {}:\n{}",
+            self.plan.layout.log("monitor").display(),
+            monitor.tail()
+        ));
+        let deadline = skep_env::now() + MONITOR_END_PATIENCE;
+        while monitor.process().is_some() && skep_env::now() < deadline {
+            if monitor.take_end().is_none() {
+                skep_env::sleep(TICK).await;
+            }
+        }
         Ok(())
     }
 
@@ -215,9 +251,13 @@ impl Supervisor {
         let directory = self.plan.layout.service("monitor").display().to_string();
         let mut arguments =
             ["monitor", "--cluster", &data, "--directory", &directory].map(String::from).to_vec();
-        arguments.extend(["--listen".into(), "127.0.0.1:0".into()]);
+        let set = || self.plan.set.iter().filter(|(of, _)| of == "monitor");
+        // The option takes precedence over the setting.
+        if !set().any(|(_, setting)| setting.starts_with("listen=")) {
+            arguments.extend(["--listen".into(), "127.0.0.1:0".into()]);
+        }
         arguments.extend(["--set".into(), format!("log_limit={LOG_LIMIT}")]);
-        for (_, setting) in self.plan.set.iter().filter(|(of, _)| of == "monitor") {
+        for (_, setting) in set() {
             arguments.extend(["--set".into(), setting.clone()]);
         }
         arguments
