@@ -13,6 +13,7 @@ mod failure;
 mod group_files;
 mod help;
 mod local;
+mod monitor_address;
 mod mounts;
 mod near_misses;
 mod output;

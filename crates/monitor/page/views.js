@@ -126,6 +126,16 @@ function tile(name) {
   return { element, value, note, set(text, more = "") { setText(value, text); setText(note, more); } };
 }
 
+/** Where the time of requests went in the last seconds. */
+function phaseTable() {
+  return new Table("Where the time of requests goes", [
+    { title: "Phase", text: (row) => row.what },
+    { title: "Share of time", cell: (row, cell) => meter(cell, row.share, percent(row.share), [2, 2]) },
+    { title: "Each", number: true, text: (row) => micros(row.each_ms * 1000) },
+    { title: "At its peers", number: true, text: (row) => (row.peers_ms === null ? "" : micros(row.peers_ms * 1000)) },
+  ], (row) => `${row.target} ${row.stage}`);
+}
+
 function findingList() {
   const list = h("ul", { class: "findings" });
   const none = h("p", { class: "empty" }, "No problems. The monitor checks services, targets, queues, latencies and clients each second.");
@@ -150,7 +160,7 @@ export function overview() {
   const space = h("div");
   tiles.space.element.insertBefore(space, tiles.space.note);
   const health = h("span", { class: "pill" }, h("span", { class: "dot" }), h("span"));
-  const findings = findingList(), services = serviceTable();
+  const findings = findingList(), services = serviceTable(), phases = phaseTable();
   const [users, clients] = ["user", "client"].map((by) => causeTable(by, figures.slice(0, 3)));
   const charts = [
     new LineChart("Throughput", [query("node", "&service=storage"), query("node", "&service=metadata")], [
@@ -167,6 +177,7 @@ export function overview() {
       h("div", { class: "tiles" }, Object.values(tiles).map((it) => it.element)),
       h("div", { class: "two" }, charts.map((chart) => chart.element)),
       panel("Health", findings.element),
+      panel("Where the time goes", phases.element),
       panel("Services", services.element),
       h("div", { class: "two narrow" }, panel("Users by load", users.element), panel("Clients by load", clients.element)),
     ],
@@ -187,6 +198,7 @@ export function overview() {
       health.className = `pill ${critical ? "critical" : live.findings.length ? "warning" : "good"}`;
       setText(health.lastChild, live.findings.length ? `${live.findings.length} problem${live.findings.length > 1 ? "s" : ""}` : "Healthy");
       findings.update(live);
+      phases.update(live.phases ?? []);
       services.update(serviceRows(live));
       users.update(shares(live.top.user).slice(0, 6));
       clients.update(shares(live.top.client).slice(0, 6));

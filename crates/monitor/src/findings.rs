@@ -2,8 +2,9 @@
 //! ships.
 //!
 //! Pure: no I/O and no clock. The problems that the cluster map shows come from
-//! `skep_cluster::problems`; here are the rules over figures. Does not own how long a finding must
-//! last before it is an alert ([`crate::alerts`]).
+//! `skep_cluster::problems`, the causes of slowness from `skep_stats::why`; here are the rules over
+//! longer spans. Does not own how long a finding must last before it is an alert
+//! ([`crate::alerts`]).
 
 use crate::collect::Collected;
 use crate::frame::{Dimension, Frame, Load};
@@ -11,15 +12,14 @@ use crate::quantile::quantile_ns;
 use crate::settings::AlertSettings;
 use skep_cluster::problems::{Severity, problems_of_map};
 use skep_cluster::state::kind_word;
+use skep_stats::why::{Evidence, Thresholds, causes};
 use skep_types::{ClusterMap, Target, TargetKind};
 use std::collections::VecDeque;
 
 /// Number of newest frames that the rules over load read: a minute.
 const WINDOW: usize = 60;
-/// Fewest operations of a target in the window for a judgement of its latency.
+/// Fewest syncs of a log in the window for a judgement of their times.
 const FEWEST_OPERATIONS: u64 = 20;
-/// Fewest peers with enough operations for a comparison.
-const FEWEST_PEERS: usize = 2;
 /// Share of log syncs that are at most as long as the judged one.
 const SLOW_SHARE: f64 = 0.99;
 
@@ -43,6 +43,8 @@ pub(crate) struct Situation<'a> {
     pub(crate) collected: &'a Collected,
     /// The newest frames, oldest first.
     pub(crate) frames: &'a VecDeque<Frame>,
+    /// The evidence for causes of slowness.
+    pub(crate) evidence: &'a Evidence,
     /// The reason why the history is not written.
     pub(crate) history_problem: Option<&'a str>,
     /// Clients that were evicted within the last minute.
@@ -53,7 +55,7 @@ pub(crate) struct Situation<'a> {
 /// Returns all findings, the most severe first.
 pub(crate) fn findings(situation: &Situation<'_>) -> Vec<Finding> {
     let mut found = Vec::new();
-    let Situation { collected, frames, history_problem, evicted, settings } = situation;
+    let Situation { collected, frames, evidence, history_problem, evicted, settings } = situation;
     if let Some(problem) = &collected.map_problem {
         found.push(Finding {
             rule: "management-unreachable",
@@ -94,10 +96,21 @@ pub(crate) fn findings(situation: &Situation<'_>) -> Vec<Finding> {
             what: problem.what,
             remedy: problem.remedy.into(),
         }));
+        let slow = causes(evidence, map, &thresholds(settings));
+        found.extend(slow.into_iter().map(|cause| Finding {
+            rule: cause.rule,
+            severity: cause.severity,
+            object: cause.object,
+            what: cause.what,
+            remedy: cause.remedy,
+        }));
         for target in &map.targets {
-            found.extend(slow_target(map, target, frames, settings));
             found.extend(growing_queue(map, target, frames, settings));
-            found.extend(slow_log_sync(map, target, frames, settings));
+            let log = slow_log_sync(map, target, frames, settings);
+            let is_new = |log: &Finding| {
+                !found.iter().any(|it| (it.rule, &it.object) == (log.rule, &log.object))
+            };
+            found.extend(log.filter(is_new));
         }
     }
     found.sort_by_key(|finding| std::cmp::Reverse(finding.severity));
@@ -152,47 +165,12 @@ fn newest(frames: &VecDeque<Frame>, count: usize) -> impl Iterator<Item = &Frame
     frames.iter().skip(frames.len().saturating_sub(count))
 }
 
-/// A storage target whose mean latency is a multiple of the median of its peers.
-fn slow_target(
-    map: &ClusterMap,
-    target: &Target,
-    frames: &VecDeque<Frame>,
-    settings: &AlertSettings,
-) -> Option<Finding> {
-    let mean = |target: &Target| {
-        let (load, _) = sum(newest(frames, WINDOW), Dimension::Target, target);
-        let is_judged = load.operations >= FEWEST_OPERATIONS;
-        is_judged.then(|| load.busy_ns / load.operations)
-    };
-    if target.kind != TargetKind::Storage {
-        return None;
+/// Returns the limits of the rules about slowness from the settings.
+pub(crate) fn thresholds(settings: &AlertSettings) -> Thresholds {
+    Thresholds {
+        slow_factor: u64::from(settings.slow_factor),
+        slow_from_ns: u64::try_from(settings.slow_from.0.as_nanos()).unwrap_or(u64::MAX),
     }
-    let own = mean(target)?;
-    let slow_from = u64::try_from(settings.slow_from.0.as_nanos()).unwrap_or(u64::MAX);
-    if own < slow_from {
-        return None;
-    }
-    let is_peer = |other: &&Target| other.kind == target.kind && other.id != target.id;
-    let mut peers: Vec<u64> = map.targets.iter().filter(is_peer).filter_map(mean).collect();
-    if peers.len() < FEWEST_PEERS {
-        return None;
-    }
-    peers.sort_unstable();
-    let median = peers[peers.len() / 2];
-    (own >= median.saturating_mul(u64::from(settings.slow_factor))).then(|| Finding {
-        rule: "target-slow",
-        severity: Severity::Warning,
-        object: target.id.to_string(),
-        what: format!(
-            "{} is slow: its requests take {} where those of its peers take {}",
-            name_of(map, target),
-            time(own),
-            time(median)
-        ),
-        remedy: "every file with a part on it is as slow; `skep bench slow-targets` measures its \
-                 disk; check the disk and the load of its host"
-            .into(),
-    })
 }
 
 /// A queue that is long and becomes longer.
@@ -269,6 +247,8 @@ mod tests {
     use super::*;
     use crate::frame::{Key, Level};
     use crate::settings::MonitorSettings;
+    use skep_metrics::Stage;
+    use skep_stats::why::Times;
     use skep_types::map::{Capacity, CapacityPool, Consistency, Reachability, TargetHealth};
     use skep_types::{ClusterId, NodeId, TargetId};
 
@@ -310,6 +290,7 @@ mod tests {
         let found = findings(&Situation {
             collected: &collected,
             frames: &frames,
+            evidence: &Evidence::default(),
             history_problem: None,
             evicted: &[],
             settings: &settings,
@@ -320,26 +301,34 @@ mod tests {
         of_targets.map(|it| (it.rule, it.object)).collect()
     }
 
-    fn latency(ms: u64) -> Load {
-        Load { operations: 10, busy_ns: 10 * ms * 1_000_000, ..Load::default() }
-    }
-
     #[test]
-    fn only_a_target_that_is_slower_than_its_peers_is_slow() {
-        let of = |kind, slow| {
-            rules(kind, Dimension::Target, move |id, _| latency(if id == 3 { slow } else { 4 }))
+    fn slow_disk_is_found_by_the_limits_of_the_settings() {
+        let mut evidence = Evidence { span_ns: 5_000_000_000, ..Evidence::default() };
+        for id in 1..=4 {
+            let ms = if id == 3 { 40 } else { 4 };
+            let mut times = Times { requests: 100, ..Times::default() };
+            times.stages_ns[Stage::Disk as usize] = 100 * ms * 1_000_000;
+            let target = evidence.targets.entry(id).or_default();
+            target.kinds.insert("write_chunk".into(), times);
+        }
+        let map = map(TargetKind::Storage);
+        let collected = Collected { map: Some(map), ..Collected::default() };
+        let found = |settings: &AlertSettings| -> Vec<String> {
+            let found = findings(&Situation {
+                collected: &collected,
+                frames: &VecDeque::new(),
+                evidence: &evidence,
+                history_problem: None,
+                evicted: &[],
+                settings,
+            });
+            let slow = found.into_iter().filter(|it| it.rule == "target-slow");
+            slow.map(|it| it.object).collect()
         };
-        assert_eq!(of(TargetKind::Storage, 40), [("target-slow", "t3".to_owned())]);
-        assert_eq!(of(TargetKind::Storage, 12), [], "three times the median is not enough");
-        // All are slow alike: the load, not a target, is the reason.
-        assert_eq!(rules(TargetKind::Storage, Dimension::Target, |_, _| latency(50)), []);
-        // Short times differ by chance.
-        let short = |id, _| Load {
-            operations: 10,
-            busy_ns: if id == 3 { 30_000_000 } else { 1_000_000 },
-            ..Load::default()
-        };
-        assert_eq!(rules(TargetKind::Storage, Dimension::Target, short), []);
+        let mut settings = MonitorSettings::default().alerts;
+        assert_eq!(found(&settings), ["t3"]);
+        settings.slow_factor = 20;
+        assert_eq!(found(&settings), Vec::<String>::new());
     }
 
     #[test]

@@ -15,6 +15,7 @@ mod alerts;
 pub mod codec;
 mod collect;
 mod evictions;
+mod evidence;
 mod findings;
 pub mod frame;
 pub mod history;

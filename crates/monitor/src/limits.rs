@@ -38,3 +38,11 @@ pub const SEND_PATIENCE: Duration = Duration::from_secs(10);
 pub const MAX_REPLY_BYTES: usize = 64 << 20;
 /// Shortest password for the page.
 pub const MIN_PASSWORD: usize = 8;
+/// Span of the newest evidence that findings about slowness are based on. Shorter spans have too
+/// few requests to compare; with longer ones, a cause is named late.
+pub const FINDING_WINDOW_MS: u64 = 5_000;
+/// Length of the pieces of older evidence.
+pub const EVIDENCE_PIECE_MS: u64 = 10_000;
+/// Number of pieces of older evidence: ten minutes. The evidence of a target takes about 5 KB, so
+/// that of 64 targets takes 20 MB.
+pub const EVIDENCE_PIECES: usize = 60;

@@ -3,7 +3,8 @@
 use crate::alerts::{Alert, AlertBook, severity_word};
 use crate::collect::Collected;
 use crate::evictions::EvictionWatch;
-use crate::findings::{Finding, Situation, findings};
+use crate::evidence::EvidenceBook;
+use crate::findings::{Finding, Situation, findings, thresholds};
 use crate::frame::{Dimension, Frame, Key, Load, Measure};
 use crate::history::History;
 use crate::names::{Names, clients, printable};
@@ -13,12 +14,16 @@ use crate::settings::AlertSettings;
 use serde_json::{Value, json};
 use skep_cluster::problems::{reachability_word, target_kind_word};
 use skep_cluster::state::kind_word;
+use skep_stats::why::{Report, Scope, explain};
 use skep_types::map::{CapacityPool, Condition};
-use skep_types::{ClusterMap, Node, NodeKind, Target};
+use skep_types::{ClusterMap, Node, NodeId, NodeKind, Target};
 use std::collections::BTreeSet;
 
 /// Maximum number of clients, users, jobs and operations in the description.
 const TOP: usize = 20;
+
+/// Span of the phases in the description.
+const PHASES_SPAN_MS: u64 = 10_000;
 
 /// The state of the monitor.
 #[derive(Debug)]
@@ -29,6 +34,7 @@ pub(crate) struct MonitorState {
     pub(crate) alerts: AlertBook,
     observer: Observer,
     evictions: EvictionWatch,
+    evidence: EvidenceBook,
     findings: Vec<Finding>,
     settings: AlertSettings,
     /// Time between the last two rounds, in milliseconds.
@@ -44,6 +50,7 @@ impl MonitorState {
             alerts: AlertBook::default(),
             observer: Observer::default(),
             evictions: EvictionWatch::default(),
+            evidence: EvidenceBook::default(),
             findings: Vec::new(),
             settings,
             interval_ms: 0,
@@ -64,6 +71,7 @@ impl MonitorState {
             self.names.learn(map);
             evicted = self.evictions.update(now_ms, clients(map), &round);
             let start_ms = now_ms.saturating_sub(span_ms);
+            self.evidence.add(now_ms, self.observer.evidence(&round));
             self.history.add(self.observer.observe(map, round, start_ms, span_ms));
         }
         self.collected = collected;
@@ -72,6 +80,7 @@ impl MonitorState {
         self.findings = findings(&Situation {
             collected: &self.collected,
             frames: self.history.recent(),
+            evidence: &self.evidence.newest(),
             history_problem: state.problem.as_deref(),
             evicted: &evicted,
             settings: &self.settings,
@@ -87,6 +96,23 @@ impl MonitorState {
     /// Returns the address of the page with metrics of a service. `None` means that it has none.
     pub(crate) fn page_of(&self, node: u32) -> Option<&str> {
         self.observer.page_of(node)
+    }
+
+    /// Explains where the time of requests went in the last `span_ms` milliseconds. `None` before
+    /// the first map.
+    pub(crate) fn why(&self, scope: &Scope, now_ms: u64, span_ms: u64) -> Option<Report> {
+        let map = self.collected.map.as_ref()?;
+        let evidence = self.evidence.of_span(now_ms, span_ms);
+        let mut report = explain(&evidence, map, scope, &thresholds(&self.settings));
+        let problems = self.collected.unreachable.iter();
+        report.unreachable = problems
+            .map(|(id, problem)| {
+                let node = map.nodes.iter().find(|node| node.id.raw() == *id);
+                let name = node.map_or_else(String::new, |node| printable(&node.name));
+                format!("{name} [ID: {}]: {problem}", NodeId::new(*id))
+            })
+            .collect();
+        Some(report)
     }
 
     /// Returns the description of this moment.
@@ -126,6 +152,7 @@ impl MonitorState {
                 "job": top(Dimension::Job),
                 "operation": top(Dimension::Operation),
             },
+            "phases": self.why(&Scope::default(), now_ms, PHASES_SPAN_MS).map(|it| it.phases),
             "findings": self.findings.iter().map(finding_json).collect::<Vec<_>>(),
             "alerts": self.alerts.holding(),
         })

@@ -4,6 +4,7 @@
 //! differences of counters.
 
 use crate::frame::{Dimension, Frame, Key, Level, Load, Measure};
+use skep_stats::why::Evidence;
 use skep_stats::{By, Round, Row, ServiceFigures, tables};
 use skep_types::ClusterMap;
 use skep_wire::node::StatisticsSeries;
@@ -32,6 +33,11 @@ impl Observer {
     pub(crate) fn page_of(&self, node: u32) -> Option<&str> {
         let page = self.last.get(&node)?.statistics.page.as_str();
         (!page.is_empty()).then_some(page)
+    }
+
+    /// Returns the evidence for causes of slowness in the time since the last round.
+    pub(crate) fn evidence(&self, now: &Round) -> Evidence {
+        Evidence::since(|node| self.last.get(&node), now)
     }
 
     /// Returns the frame of the time since the last round.

@@ -11,6 +11,7 @@ use crate::series::{self, Parameters, SeriesQuery};
 use serde_json::{Value, json};
 use skep_exporter::http::{Reply, Request, plain};
 use skep_metrics::{Registry, text};
+use skep_stats::why::Scope;
 use skep_types::NodeKind;
 use std::sync::Arc;
 
@@ -80,6 +81,10 @@ pub(crate) fn reply(
             Ok(found) => as_json(&found),
             Err(problem) => bad(&problem),
         },
+        "/api/why" => match why(&parameters, state, now_ms) {
+            Ok(found) => as_json(&found),
+            Err(problem) => bad(&problem),
+        },
         "/api/alerts" => as_json(&json!({
             "holding": state.alerts.holding(),
             "ended": state.alerts.ended(),
@@ -100,6 +105,19 @@ fn load(parameters: &Parameters, state: &MonitorState, now_ms: u64) -> Result<Va
     let span_ms = series::span_of(parameters, 60)?;
     let names = (&state.names, state.collected.map.as_ref());
     Ok(series::loads(&state.history, dimension, span_ms, now_ms, names))
+}
+
+fn why(parameters: &Parameters, state: &MonitorState, now_ms: u64) -> Result<Value, String> {
+    let span_ms = series::span_of(parameters, 60)?;
+    let number = |text: &str| {
+        text.parse::<u32>().map_err(|_| format!("invalid id '{text}': expected a number"))
+    };
+    let targets = parameters.get("targets");
+    let targets = targets.map(|ids| ids.split(',').map(number).collect()).transpose()?;
+    let client = parameters.get("client").map(|id| number(id)).transpose()?;
+    let report = state.why(&Scope { targets, client }, now_ms, span_ms);
+    let report = report.ok_or("the monitor has no cluster map yet")?;
+    serde_json::to_value(report).map_err(|error| error.to_string())
 }
 
 /// Returns the pages with metrics of all services, in the form that the HTTP service discovery of

@@ -23,6 +23,8 @@ fn parse(text: &str) -> Option<u64> {
     let text = text.trim();
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = (text[..end].parse::<u64>().ok()?, text[end..].trim());
+    // Other tools write minutes as `5m`.
+    let unit = if unit == "m" { "min" } else { unit };
     let factor = MILLISECONDS.iter().find(|(name, _)| *name == unit)?.1;
     number.checked_mul(factor)
 }

@@ -33,6 +33,7 @@ mod transaction;
 mod tune;
 mod umount;
 mod up;
+mod why;
 
 use crate::access::block_on;
 use clap::{Command, Subcommand};
@@ -66,6 +67,7 @@ pub(crate) enum Verb {
     Health(health::HealthVerb),
     Fsck(fsck::FsckArgs),
     Stats(stats::StatsArgs),
+    Why(why::WhyArgs),
     #[command(subcommand)]
     Debug(debug::DebugVerb),
     #[command(subcommand)]
@@ -127,6 +129,7 @@ impl Verb {
             Self::Health(verb) => verb.run(),
             Self::Fsck(args) => fsck::run(&args),
             Self::Stats(args) => done(stats::run(args)),
+            Self::Why(args) => done(why::run(args)),
             Self::Debug(verb) => verb.run(),
             Self::Entry(verb) => verb.run(),
             Self::Cluster(verb) => verb.run(),

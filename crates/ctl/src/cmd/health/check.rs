@@ -1,13 +1,15 @@
-//! `skep health check`: connects to every server as a client would, and lists problems with their
-//! remedies.
+//! `skep health check`: connects to every server as a client would, measures for a moment, and
+//! lists problems and causes of slowness with their remedies.
 
 use crate::access::{Access, ClusterArgs};
+use crate::cmd::stats::{Fetched, fetch};
 use crate::help::{Example, examples};
 use crate::output::print;
 use crate::view;
 use serde::Serialize;
 use skep_cluster::problems::problems_of_map;
 use skep_cluster::state::kind_word;
+use skep_stats::why::{Evidence, Thresholds, causes};
 use skep_types::map::Condition;
 use skep_types::{ClusterMap, Error, ErrorCode, Node, NodeKind, Result, TargetId};
 use std::fmt::Write;
@@ -23,6 +25,9 @@ const EXAMPLES: &[Example] = &[
 ];
 
 /// Connect to every server, and list problems with their remedies
+///
+/// Also compares the latencies of all targets for two seconds: slow disks and links, and load that
+/// holds others up, are problems too. `skep why` explains them.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct CheckArgs {
@@ -32,6 +37,9 @@ pub(crate) struct CheckArgs {
 
 /// Time limit for the handshake: a server that does not complete it counts as unreachable.
 const PATIENCE: Duration = Duration::from_secs(3);
+
+/// Time for which latencies are compared.
+const SPAN: Duration = Duration::from_secs(2);
 
 /// The result of the check, as JSON.
 #[derive(Debug, Serialize)]
@@ -53,6 +61,8 @@ struct NodeReport {
 
 #[derive(Debug, Serialize)]
 struct Problem {
+    /// Name of the rule that found the problem, as in alerts of the monitor.
+    rule: &'static str,
     what: String,
     remedy: String,
 }
@@ -60,22 +70,26 @@ struct Problem {
 pub(crate) fn run(args: CheckArgs) -> Result<ExitCode> {
     let access = args.query.access(None)?;
     let report = crate::cmd::block_on(async move {
-        let map = access.map().await?;
-        Ok(report(&access, &map).await)
+        let before = fetch(&access).await?;
+        let started = skep_env::now();
+        let mut nodes = Vec::new();
+        for node in before.map.nodes.iter().filter(|node| node.kind != NodeKind::Client) {
+            nodes.push(visit(&access, &before.map, node).await);
+        }
+        skep_env::sleep((started + SPAN).saturating_sub(skep_env::now())).await;
+        let now = fetch(&access).await?;
+        Ok(report(nodes, &before, &now))
     })?;
     let healthy = report.healthy;
     print(&report, as_text)?;
     Ok(if healthy { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-async fn report(access: &Access, map: &ClusterMap) -> Report {
-    let mut nodes = Vec::new();
-    for node in map.nodes.iter().filter(|node| node.kind != NodeKind::Client) {
-        nodes.push(visit(access, map, node).await);
-    }
+fn report(nodes: Vec<NodeReport>, before: &Fetched, now: &Fetched) -> Report {
     let mut problems = Vec::new();
     for node in nodes.iter().filter(|node| !node.reachable) {
         problems.push(Problem {
+            rule: "service-unreachable",
             what: format!(
                 "{} [ID: {}] is unreachable: {}",
                 node.name,
@@ -89,11 +103,18 @@ async fn report(access: &Access, map: &ClusterMap) -> Report {
             ),
         });
     }
-    problems.extend(
-        problems_of_map(map)
-            .into_iter()
-            .map(|problem| Problem { what: problem.what, remedy: problem.remedy.to_owned() }),
-    );
+    problems.extend(problems_of_map(&now.map).into_iter().map(|problem| Problem {
+        rule: problem.rule,
+        what: problem.what,
+        remedy: problem.remedy.to_owned(),
+    }));
+    let evidence = Evidence::between(&before.round, &now.round);
+    let found = causes(&evidence, &now.map, &Thresholds::default());
+    problems.extend(found.into_iter().map(|cause| Problem {
+        rule: cause.rule,
+        what: cause.what,
+        remedy: cause.remedy,
+    }));
     Report { healthy: problems.is_empty(), nodes, problems }
 }
 

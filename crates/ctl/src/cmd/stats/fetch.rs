@@ -14,18 +14,18 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const PREFIX: &str = "skep_";
 
 /// The figures of a cluster.
-pub(super) struct Fetched {
-    pub(super) map: ClusterMap,
-    pub(super) round: Round,
+pub(crate) struct Fetched {
+    pub(crate) map: ClusterMap,
+    pub(crate) round: Round,
     /// Services that did not reply, each with the reason.
-    pub(super) unreachable: Vec<String>,
+    pub(crate) unreachable: Vec<String>,
 }
 
 /// Asks all services concurrently.
 ///
 /// # Errors
 /// Errors of management, from which the list of services comes.
-pub(super) async fn fetch(access: &Access) -> Result<Fetched> {
+pub(crate) async fn fetch(access: &Access) -> Result<Fetched> {
     let map = access.map().await?;
     let services = map.nodes.iter().filter(|node| node.kind != NodeKind::Client);
     let asked: Vec<_> = services

@@ -1,12 +1,11 @@
 //! `skep stats --history`: the load of a past span, from the monitor.
 
 use crate::access::Access;
+use crate::monitor_address::{MonitorAddress, not_a_monitor};
 use serde_json::Value;
-use skep_monitor::http_client::{HttpRequest, Url, send};
-use skep_monitor::{DEFAULT_PORT, frame::Dimension};
+use skep_monitor::frame::Dimension;
 use skep_stats::{By, Row};
-use skep_types::{Error, ErrorCode, Result};
-use std::path::{Path, PathBuf};
+use skep_types::Result;
 use std::time::Duration;
 
 /// The monitor to ask.
@@ -16,13 +15,8 @@ pub(crate) struct MonitorQuery {
     #[arg(long, value_name = "SPAN", value_parser = super::interval,
         conflicts_with_all = ["once", "total", "interval"])]
     pub(super) history: Option<Duration>,
-    /// Address of the monitor for --history [default: that of the cluster's data directory, or
-    /// 127.0.0.1:7480]
-    #[arg(long, value_name = "HOST:PORT", requires = "history")]
-    pub(super) monitor: Option<String>,
-    /// File with the password of the monitor, in its first line
-    #[arg(long, value_name = "FILE", requires = "history")]
-    pub(super) monitor_password_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) address: MonitorAddress,
 }
 
 fn dimension(by: By) -> Dimension {
@@ -49,73 +43,11 @@ pub(super) async fn load(
     span: Duration,
     query: &MonitorQuery,
 ) -> Result<Vec<Row>> {
-    let address = match &query.monitor {
-        Some(address) => address.clone(),
-        None => address_in(Path::new(&access.name)),
-    };
     let dimension = dimension(by);
     let name = Dimension::ALL.iter().find(|(it, _)| *it == dimension).map_or("", |it| it.1);
-    let seconds = span.as_secs().max(1);
-    let url = Url::parse(&format!("http://{address}/api/load?by={name}&span={seconds}"))
-        .map_err(|problem| Error::new(ErrorCode::Configuration, problem))?;
-    let authorization = match &query.monitor_password_file {
-        Some(file) => format!("Bearer {}", password(file)?),
-        None => String::new(),
-    };
-    let request = HttpRequest {
-        method: "GET",
-        url: &url,
-        authorization: &authorization,
-        content_type: "",
-        body: &[],
-    };
-    let unreachable = |problem| {
-        let what = format!(
-            "cannot ask the monitor at {problem}; start it with `skep monitor`, or name its \
-             address with --monitor"
-        );
-        Error::new(ErrorCode::Disconnected, what)
-    };
-    let (code, body) = send(&request).await.map_err(unreachable)?;
-    let malformed = || {
-        let what =
-            format!("cannot read the reply of {address}: the service there is not a monitor");
-        Error::new(ErrorCode::Protocol, what)
-    };
-    match code {
-        200 => {
-            let value: Value = serde_json::from_slice(&body).map_err(|_| malformed())?;
-            rows(&value).ok_or_else(malformed)
-        }
-        401 => {
-            let what = format!(
-                "cannot ask the monitor at {address}: it needs its password; name the file that \
-                 holds it with --monitor-password-file"
-            );
-            Err(Error::new(ErrorCode::Configuration, what))
-        }
-        _ => {
-            let reason: String = String::from_utf8_lossy(&body).chars().take(200).collect();
-            let what = format!(
-                "cannot ask the monitor at {address}: it replied {code} {}",
-                reason.trim().escape_debug()
-            );
-            Err(Error::new(ErrorCode::InvalidArgument, what))
-        }
-    }
-}
-
-/// Returns the address of the monitor that `skep up` runs in a data directory, or the default.
-fn address_in(data: &Path) -> String {
-    let file = data.join("monitor").join(skep_service::listen::ADDRESS_FILE);
-    let known = skep_service::listen::read_address(&file);
-    known.unwrap_or_else(|| format!("127.0.0.1:{DEFAULT_PORT}"))
-}
-
-fn password(file: &Path) -> Result<String> {
-    let text =
-        std::fs::read_to_string(file).map_err(|error| Error::from(error).within(file.display()))?;
-    Ok(text.lines().next().unwrap_or_default().trim().to_owned())
+    let path = format!("/api/load?by={name}&span={}", span.as_secs().max(1));
+    let value = query.address.ask(access, &path).await?;
+    rows(&value).ok_or_else(|| not_a_monitor(&query.address.of(access)))
 }
 
 fn rows(value: &Value) -> Option<Vec<Row>> {
@@ -170,14 +102,5 @@ mod tests {
         value["rows"][0]["buckets"] = json!([[-1, 5]]);
         assert!(rows(&value).is_none());
         assert!(rows(&json!({})).is_none() && rows(&json!([1])).is_none());
-    }
-
-    #[test]
-    fn the_monitor_of_a_data_directory_is_found() {
-        let data = tempfile::tempdir().unwrap();
-        assert_eq!(address_in(data.path()), "127.0.0.1:7480");
-        std::fs::create_dir(data.path().join("monitor")).unwrap();
-        std::fs::write(data.path().join("monitor/address"), "127.0.0.1:5\n").unwrap();
-        assert_eq!(address_in(data.path()), "127.0.0.1:5");
     }
 }

@@ -12,7 +12,7 @@ use crate::access::{Access, ClusterArgs};
 use crate::help::{Example, examples};
 use crate::output::{OutputFormat, format, print, say};
 use clap::ValueEnum;
-use fetch::{Fetched, fetch};
+pub(crate) use fetch::{Fetched, fetch};
 use history::MonitorQuery;
 use show::Names;
 use skep_stats::{By, Row, rows, sum};
@@ -96,7 +96,7 @@ pub(crate) struct SpanArgs {
     monitor: MonitorQuery,
 }
 
-fn interval(text: &str) -> Result<Duration, String> {
+pub(crate) fn interval(text: &str) -> Result<Duration, String> {
     let interval = text.parse::<skep_service::Interval>()?.0;
     match interval < SHORTEST_INTERVAL {
         true => Err(format!("the shortest interval is {SHORTEST_INTERVAL:?}")),
@@ -119,6 +119,7 @@ async fn follow(access: &Access, by: Division, span: &SpanArgs) -> Result<()> {
         let rows = history::load(access, by.into(), past, &span.monitor).await?;
         return Report::of_rows(by, &rows, &access.map().await?).print();
     }
+    span.monitor.address.refuse_without("--history")?;
     let mut before = fetch(access).await?;
     if span.total {
         let report = Report::of(by, None, &before);

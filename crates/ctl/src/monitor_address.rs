@@ -1,0 +1,129 @@
+//! The monitor of a cluster: its address and password in the arguments of a command, and requests
+//! to it.
+
+use crate::access::Access;
+use serde_json::Value;
+use skep_monitor::DEFAULT_PORT;
+use skep_monitor::http_client::{HttpRequest, Url, send};
+use skep_types::{Error, ErrorCode, Result};
+use std::path::{Path, PathBuf};
+
+/// The options that name the monitor.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub(crate) struct MonitorAddress {
+    /// Address of the monitor, for figures of the past [default: that of the cluster's data
+    /// directory, or 127.0.0.1:7480]
+    #[arg(long, value_name = "HOST:PORT")]
+    monitor: Option<String>,
+    /// File with the password of the monitor, in its first line
+    #[arg(long, value_name = "FILE")]
+    monitor_password_file: Option<PathBuf>,
+}
+
+/// Returns the error for a service that does not reply as a monitor does.
+pub(crate) fn not_a_monitor(address: &str) -> Error {
+    let what = format!(
+        "cannot read the reply of {address}: the service there is not a monitor of this \
+                 version"
+    );
+    Error::new(ErrorCode::Protocol, what)
+}
+
+impl MonitorAddress {
+    /// Returns the address of the monitor of a cluster.
+    pub(crate) fn of(&self, access: &Access) -> String {
+        self.monitor.clone().unwrap_or_else(|| address_in(Path::new(&access.name)))
+    }
+
+    /// Refuses the options in a command that does not ask the monitor. `option` makes it ask.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if one of the options is given.
+    pub(crate) fn refuse_without(&self, option: &str) -> Result<()> {
+        if self.monitor.is_none() && self.monitor_password_file.is_none() {
+            return Ok(());
+        }
+        let what = format!(
+            "cannot use --monitor or --monitor-password-file without {option}: figures of this \
+             moment come from the services"
+        );
+        Err(Error::new(ErrorCode::InvalidArgument, what))
+    }
+
+    /// Sends a request, such as `/api/load?span=60`, and returns the reply.
+    ///
+    /// # Errors
+    /// - `Disconnected` if the monitor cannot be reached.
+    /// - `Configuration` if the password is missing or wrong.
+    /// - `InvalidArgument` if the monitor refuses the request.
+    /// - `Protocol` if the reply has another form.
+    pub(crate) async fn ask(&self, access: &Access, path: &str) -> Result<Value> {
+        let address = self.of(access);
+        let url = Url::parse(&format!("http://{address}{path}"))
+            .map_err(|problem| Error::new(ErrorCode::Configuration, problem))?;
+        let authorization = match &self.monitor_password_file {
+            Some(file) => format!("Bearer {}", password(file)?),
+            None => String::new(),
+        };
+        let request = HttpRequest {
+            method: "GET",
+            url: &url,
+            authorization: &authorization,
+            content_type: "",
+            body: &[],
+        };
+        let unreachable = |problem| {
+            let what = format!(
+                "cannot ask the monitor at {problem}; start it with `skep monitor`, or name its \
+                 address with --monitor"
+            );
+            Error::new(ErrorCode::Disconnected, what)
+        };
+        let (code, body) = send(&request).await.map_err(unreachable)?;
+        match code {
+            200 => serde_json::from_slice(&body).map_err(|_| not_a_monitor(&address)),
+            401 => {
+                let what = format!(
+                    "cannot ask the monitor at {address}: it needs its password; name the file \
+                     that holds it with --monitor-password-file"
+                );
+                Err(Error::new(ErrorCode::Configuration, what))
+            }
+            _ => {
+                let reason: String = String::from_utf8_lossy(&body).chars().take(200).collect();
+                let what = format!(
+                    "cannot ask the monitor at {address}: it replied {code} {}",
+                    reason.trim().escape_debug()
+                );
+                Err(Error::new(ErrorCode::InvalidArgument, what))
+            }
+        }
+    }
+}
+
+/// Returns the address of the monitor that `skep up` runs in a data directory, or the default.
+fn address_in(data: &Path) -> String {
+    let file = data.join("monitor").join(skep_service::listen::ADDRESS_FILE);
+    let known = skep_service::listen::read_address(&file);
+    known.unwrap_or_else(|| format!("127.0.0.1:{DEFAULT_PORT}"))
+}
+
+fn password(file: &Path) -> Result<String> {
+    let text =
+        std::fs::read_to_string(file).map_err(|error| Error::from(error).within(file.display()))?;
+    Ok(text.lines().next().unwrap_or_default().trim().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_monitor_of_a_data_directory_is_found() {
+        let data = tempfile::tempdir().unwrap();
+        assert_eq!(address_in(data.path()), "127.0.0.1:7480");
+        std::fs::create_dir(data.path().join("monitor")).unwrap();
+        std::fs::write(data.path().join("monitor/address"), "127.0.0.1:5\n").unwrap();
+        assert_eq!(address_in(data.path()), "127.0.0.1:5");
+    }
+}

@@ -1,0 +1,83 @@
+//! The evidence for causes of slowness of the last minutes, in memory.
+//!
+//! The newest seconds are the basis of findings, so that a cause is found, and forgotten, within
+//! seconds. Older evidence is added up in pieces of ten seconds, for questions about past minutes.
+//! Does not own the rules (`skep_stats::why`).
+
+use crate::limits::{EVIDENCE_PIECE_MS, EVIDENCE_PIECES, FINDING_WINDOW_MS};
+use skep_stats::why::Evidence;
+use std::collections::VecDeque;
+
+/// The evidence of a span that ended at a time.
+#[derive(Debug)]
+struct Piece {
+    ended_ms: u64,
+    evidence: Evidence,
+}
+
+/// The evidence of the last minutes.
+#[derive(Debug, Default)]
+pub(crate) struct EvidenceBook {
+    /// One piece for each round in the window of findings.
+    newest: VecDeque<Piece>,
+    /// Pieces of ten seconds. They contain the newest rounds too.
+    pieces: VecDeque<Piece>,
+}
+
+impl EvidenceBook {
+    /// Adds the evidence of a round that ended at `now_ms`.
+    pub(crate) fn add(&mut self, now_ms: u64, evidence: Evidence) {
+        let slot = |ms: u64| ms / EVIDENCE_PIECE_MS;
+        match self.pieces.back_mut() {
+            Some(last) if slot(last.ended_ms) == slot(now_ms) => last.evidence.add(&evidence),
+            _ => self.pieces.push_back(Piece { ended_ms: now_ms, evidence: evidence.clone() }),
+        }
+        while self.pieces.len() > EVIDENCE_PIECES {
+            self.pieces.pop_front();
+        }
+        self.newest.push_back(Piece { ended_ms: now_ms, evidence });
+        self.newest.retain(|piece| piece.ended_ms + FINDING_WINDOW_MS > now_ms);
+    }
+
+    /// Returns the evidence for the findings of this moment.
+    pub(crate) fn newest(&self) -> Evidence {
+        sum(self.newest.iter())
+    }
+
+    /// Returns the evidence of the last `span_ms` milliseconds, rounded up to whole pieces.
+    pub(crate) fn of_span(&self, now_ms: u64, span_ms: u64) -> Evidence {
+        let from = now_ms.saturating_sub(span_ms) / EVIDENCE_PIECE_MS;
+        sum(self.pieces.iter().filter(|piece| piece.ended_ms / EVIDENCE_PIECE_MS >= from))
+    }
+}
+
+fn sum<'a>(pieces: impl Iterator<Item = &'a Piece>) -> Evidence {
+    let mut sum = Evidence::default();
+    pieces.for_each(|piece| sum.add(&piece.evidence));
+    sum
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn second() -> Evidence {
+        Evidence { span_ns: 1_000_000_000, ..Evidence::default() }
+    }
+
+    #[test]
+    fn newest_evidence_is_short_and_older_one_bounded() {
+        let mut book = EvidenceBook::default();
+        let end = 2 * EVIDENCE_PIECES as u64 * EVIDENCE_PIECE_MS;
+        for now_ms in (1_000..=end).step_by(1_000) {
+            book.add(now_ms, second());
+        }
+        assert_eq!(book.newest().span_ns, FINDING_WINDOW_MS * 1_000_000);
+        assert_eq!(book.pieces.len(), EVIDENCE_PIECES);
+        let minute = book.of_span(end, 60_000).span_ns / 1_000_000_000;
+        assert!((60..=70).contains(&minute), "{minute}");
+        // A monitor that was suspended has no evidence of the time between.
+        book.add(end + 600_000, second());
+        assert_eq!(book.newest().span_ns, 1_000_000_000);
+    }
+}
