@@ -125,12 +125,12 @@ fn silent_clients(map: &ClusterMap, target: u32, evidence: &TargetEvidence) -> V
         targets: vec![target],
         client: Some(*client),
         what: format!(
-            "{} has sent nothing for {}, and {} of other clients wait for its locks or open files",
+            "{} has sent nothing for {}; {} for its locks or open files",
             names::client(map, *client),
             names::time(holder.silent_ns),
             match holder.waits {
-                1 => "1 request".to_owned(),
-                waits => format!("{waits} requests"),
+                1 => "1 request of another client waits".to_owned(),
+                waits => format!("{waits} requests of other clients wait"),
             }
         ),
         remedy:

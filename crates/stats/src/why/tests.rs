@@ -213,7 +213,7 @@ fn silent_client_is_named_while_others_wait_for_it() {
     let causes = causes(&evidence, &map(), &Thresholds::default());
     let [cause] = &causes[..] else { panic!("{causes:?}") };
     assert_eq!((cause.rule, cause.client), ("client-silent", Some(9)));
-    let words = "client host-b:/mnt (n9) has sent nothing for 3.0 s, and 2 requests";
+    let words = "client host-b:/mnt (n9) has sent nothing for 3.0 s; 2 requests of other";
     assert!(cause.what.starts_with(words), "{}", cause.what);
     change(&mut evidence, 1).holders.get_mut(&9).unwrap().waits = 0;
     assert_eq!(found(&evidence), []);
