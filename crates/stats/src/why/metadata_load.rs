@@ -22,6 +22,9 @@ const BUSY_PERCENT: u64 = 15;
 const FEWEST_PER_SECOND: u64 = 1_000;
 /// Share of the requests in percent that one user or one directory must have.
 const MOST_PERCENT: u64 = 60;
+/// Share of the requests in percent that must be about names in directories, before a directory can
+/// be the cause.
+const NAMES_PERCENT: u64 = 25;
 
 /// Returns the users and directories that keep metadata targets busy.
 pub(super) fn heavy_load(targets: &BTreeMap<u32, &TargetEvidence>, map: &ClusterMap) -> Vec<Cause> {
@@ -51,7 +54,11 @@ fn load_of(
     let compared = median(peers).map_or_else(String::new, |it| format!(" (its peers: {it} %)"));
     let works =
         format!("{} handles requests {busy} % of the time{compared}", names::target(map, id));
-    let directory = most(&target.directories, requests);
+    // Requests for attributes name no directory, and programs make them for the names that they use.
+    let about_names =
+        target.directories.values().fold(0_u64, |sum, count| sum.saturating_add(*count));
+    let directory = most(&target.directories, about_names)
+        .filter(|_| names::percent(about_names, requests) >= NAMES_PERCENT);
     let path_of = |directory: &str| match directory.parse().map(InodeId::new) {
         Ok(inode) => format!("the directory with entry id {inode}"),
         Err(_) => "a directory".to_owned(),
@@ -84,9 +91,9 @@ fn load_of(
         targets: vec![id],
         client: None,
         what: format!(
-            "{name} gets {} of {} metadata requests each second; {works}",
+            "{name} gets {} of {} requests about names each second; {works}",
             per_second(count),
-            per_second(requests)
+            per_second(about_names)
         ),
         remedy: "one target serves a directory; spread the files over several directories; `skep \
                  entry path ID` prints its path"

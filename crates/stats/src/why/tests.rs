@@ -199,6 +199,8 @@ fn one_users_requests_or_one_directory_are_named_not_both() {
     assert_eq!(found(&storm), [("directory-hot", "directory 77".to_owned())]);
     change(&mut storm, 1).directories = [("77".into(), 9_000), ("78".into(), 8_000)].into();
     assert_eq!(found(&storm), [], "even load");
+    change(&mut storm, 1).directories = [("77".into(), 5_000)].into();
+    assert_eq!(found(&storm), [], "most requests are not about names");
     let idle = change(&mut storm, 1);
     idle.users = [("1001".into(), 28_000)].into();
     idle.batch_ns = SECOND;
