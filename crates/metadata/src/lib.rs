@@ -27,7 +27,6 @@ mod sessions;
 pub mod settings;
 mod sharing;
 pub mod shipping;
-mod silent_holders;
 pub mod target;
 mod term;
 mod tx;

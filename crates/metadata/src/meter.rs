@@ -8,9 +8,9 @@
 //! `others`.
 //!
 //! Does not own the counters (`skep-metrics`), the requests, or the clients for which requests wait
-//! ([`crate::silent_holders`]).
+//! ([`crate::sessions::silent_holders`]).
 
-use crate::silent_holders::{SilentHolder, SilentHolders};
+use crate::sessions::silent_holders::{SilentHolder, SilentHolders};
 use crate::target::{Action, Event};
 use crate::tx::operation::ConnectionId;
 use skep_metrics::{

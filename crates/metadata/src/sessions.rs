@@ -1,8 +1,10 @@
 //! Sessions of clients: their table, leases and slots, the admission of requests, the outcome of
-//! requests in ended sessions, and the session list for administrators.
+//! requests in ended sessions, silent clients for which others wait, and the session list for
+//! administrators.
 
 mod lifetime;
 mod list;
 mod outcome;
 mod requests;
+pub(crate) mod silent_holders;
 pub(crate) mod table;
