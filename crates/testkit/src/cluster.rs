@@ -5,6 +5,7 @@ use crate::files;
 use crate::process::{self, Process};
 use crate::program::{Finished, finish};
 use crate::scratch::{Scratch, mounts_below};
+use crate::view::Typed;
 use crate::wait::PATIENCE;
 use crate::wait::wait_for;
 use rustix::process::{Pid, Signal, kill_process};
@@ -249,11 +250,38 @@ impl Cluster {
         finish(command.args(&shape.more), UP_PATIENCE)
     }
 
-    /// Runs `skep down`, and checks that no process and no mount of the cluster remains.
+    /// Runs `skep down`, and checks that no process and no mount of the cluster remains. Then
+    /// checks the stores with `skep fsck`.
+    ///
+    /// # Panics
+    /// Panics if `skep down` fails, if a process or mount remains, or if the check has findings.
+    pub fn stop(&self) {
+        self.stop_except(&[]);
+    }
+
+    /// Like [`Self::stop`], but the check may find damage of the kinds `expected`. For example, a
+    /// power loss of a metadata target that loses the creation of a file may leave an `orphan`.
+    ///
+    /// # Panics
+    /// Panics like [`Self::stop`].
+    pub fn stop_except(&self, expected: &[&str]) {
+        self.stop_without_check();
+        let mut command = Command::new(program());
+        command.arg("fsck").arg(&self.data).args(["--output", "json"]);
+        let checked = finish(&mut command, PATIENCE);
+        let report = serde_json::from_str::<serde_json::Value>(&checked.stdout);
+        let report = report.unwrap_or_else(|_| panic!("skep fsck: {}", checked.stderr));
+        let is_expected =
+            |it: &&serde_json::Value| expected.iter().any(|kind| it["kind"] == **kind);
+        let mut found = report["findings"].list().iter().filter(|it| !is_expected(it));
+        assert!(found.next().is_none(), "skep fsck: {report:#}");
+    }
+
+    /// Like [`Self::stop`], for tests that have damaged the stores or have put back old copies.
     ///
     /// # Panics
     /// Panics if `skep down` fails, or if a process or mount remains.
-    pub fn stop(&self) {
+    pub fn stop_without_check(&self) {
         let mut command = Command::new(program());
         command.args(["down", "--data-dir"]).arg(&self.data);
         finish(&mut command, UP_PATIENCE).expect_success();

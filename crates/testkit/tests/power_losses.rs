@@ -112,7 +112,7 @@ fn power_losses(sync: &str, late: Duration, transport: Transport) {
         println!("power loss {number}: nothing is lost");
     }
     workers.clear();
-    cluster.stop();
+    cluster.stop_except(&["orphan"]);
 }
 
 /// Every acknowledged operation is on the disk 10 ms later. The simulator checks exactly this
@@ -239,14 +239,14 @@ fn synced_bytes_survive_a_power_loss_for_each_way_to_sync() {
         })
         .collect();
     assert!(differ.is_empty(), "{}", differ.join("\n"));
-    cluster.stop();
+    cluster.stop_except(&["orphan"]);
 }
 
 /// Starts a cluster with one service on a separate disk.
 fn with_service_on(disk: &Path, name: &str) -> Cluster {
     let shape = Shape { storage_services: 1, metadata_targets: 1, ..Shape::default() };
     let cluster = Cluster::start(shape);
-    cluster.stop();
+    cluster.stop_except(&["orphan"]);
     let service = cluster.data().join(name);
     finish(Command::new("cp").arg("-a").arg(&service).arg(disk), PATIENCE).expect_success();
     files::remove_dir_all(&service);
@@ -312,7 +312,7 @@ fn sync_reports_lost_sizes_again_after_metadata_power_loss() {
         }
     }
     other.unmount();
-    cluster.stop();
+    cluster.stop_except(&["orphan"]);
 }
 
 /// Semantics 3.5: only the storage host loses its power, while the mount keeps running.
@@ -362,7 +362,7 @@ fn unsynced_writer_gets_one_error_after_storage_power_loss() {
         }
     }
     other.unmount();
-    cluster.stop();
+    cluster.stop_except(&["orphan"]);
 }
 
 /// Semantics 2.7, 3.2: only a metadata host loses its power, just after a truncation was
@@ -395,7 +395,7 @@ fn metadata_power_loss_after_a_truncation_leaves_no_zeros() {
         let differs = verify::first_difference(&content[..found.len()], &found);
         assert_eq!(differs, None, "round {round}");
     }
-    cluster.stop();
+    cluster.stop_except(&["orphan"]);
 }
 
 /// Semantics 2.6, 3.3 and 3.5: only the storage host loses its power. A truncation before an
@@ -426,7 +426,7 @@ fn fsync_makes_truncations_durable_at_storage() {
     assert_eq!(error.raw_os_error(), Some(5), "{error}");
     files::sync_all(&kept);
     drop((kept, lost));
-    cluster.stop();
+    cluster.stop_except(&["orphan"]);
 }
 
 /// Semantics 4.9: a metadata host loses its power and with it an open that it had acknowledged. The
@@ -459,5 +459,5 @@ fn open_that_a_metadata_power_loss_reverted_is_restored() {
     assert!(found == content, "the bytes of the file");
     drop(reader);
     other.unmount();
-    cluster.stop();
+    cluster.stop_except(&["orphan"]);
 }
