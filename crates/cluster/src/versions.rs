@@ -5,7 +5,7 @@
 //! durable. `count` is zero for the first map with this number, and each later map has the next
 //! one. So two maps never share a version, and every map of a process has a higher version than
 //! all maps of its predecessors, although no version is logged. If a process was stopped and goes
-//! on beside its successor, it publishes only versions below those of the successor.
+//! on beside its successor, all versions that it publishes are lower than the successor's.
 //!
 //! Does not own the number of starts: it is in [`crate::ClusterState`].
 

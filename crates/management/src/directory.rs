@@ -17,7 +17,7 @@ use skep_types::{ClusterId, Result};
 ///
 /// `given` is a token that exists before the cluster: hosts that start at the same time as
 /// management have it already. The cluster gets its id and its secret. `None` means that both are
-/// random. The addresses in the token are those of `settings` in both cases.
+/// random. In both cases `settings` name the addresses in the token.
 ///
 /// # Errors
 /// - `Configuration` if the directory is not blank.

@@ -3,8 +3,8 @@
 //! Each check returns sentences, each with a place and a hint how to fix the problem. [`layers`]
 //! checks dependencies between crates, and [`import_cycles`] imports between the files of a crate.
 //! [`sources`] checks source files, [`documents`] checks documents, and [`glossary`] and
-//! [`language`] check words. [`pauses`] checks the places that may pause and retry, [`history`] checks
-//! commit subjects, and [`templates`] the templates in `deploy/`.
+//! [`language`] check words. [`pauses`] checks the places that may pause and retry, [`history`]
+//! checks commit subjects, and [`templates`] the templates in `deploy/`.
 
 mod documents;
 mod glossary;

@@ -125,7 +125,8 @@ async fn ask_entry_info(access: &Access, map: &ClusterMap, inode: InodeId) -> Re
 }
 
 /// Returns the ids of the targets that serve a file: the targets of its inode and of its name, and
-/// the targets of its stripe pattern. For a directory, all storage targets, since its files may be on any.
+/// the targets of its stripe pattern. For a directory: all storage targets, since its files may be
+/// on any of them.
 fn targets_of(map: &ClusterMap, inode: InodeId, info: &EntryInfo) -> Vec<u32> {
     let metadata = [inode, info.parent].into_iter().filter(|inode| *inode != InodeId::default());
     let mut groups: BTreeSet<_> =

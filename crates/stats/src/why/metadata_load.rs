@@ -2,8 +2,9 @@
 //!
 //! A metadata target has one thread. While this thread works for most of the time, requests wait
 //! for it. The evidence has the time in which the thread handles batches; receiving and sending
-//! take about twice as long. If one user sends most of them, the user is named, otherwise a directory that receives
-//! most of them. Never both: the user's requests may all be for one directory.
+//! take about twice as long. If one user sends most of the requests, the user is named, otherwise
+//! the directory with most of the requests. Never both: the user's requests may all be for one
+//! directory.
 
 use super::cause::Cause;
 use super::comparison::median;
@@ -54,7 +55,8 @@ fn load_of(
     let compared = median(peers).map_or_else(String::new, |it| format!(" (its peers: {it} %)"));
     let works =
         format!("{} handles requests {busy} % of the time{compared}", names::target(map, id));
-    // Requests for attributes name no directory, and programs make them for the names that they use.
+    // Requests for attributes name no directory, and programs send them for the names that they
+    // use.
     let about_names =
         target.directories.values().fold(0_u64, |sum, count| sum.saturating_add(*count));
     let directory = most(&target.directories, about_names)

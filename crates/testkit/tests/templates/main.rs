@@ -2,8 +2,8 @@
 //! cluster. Each host has a network, a root directory and disks of its own, and gets the program
 //! as a package from a web server, as an instance of a cloud does.
 //!
-//! Parameters have their defaults, except those that this machine lacks: the feature `tune`, which
-//! would change the settings of this machine's kernel, and most hosts of large systems.
+//! Parameters have their defaults, with two exceptions: the feature `tune` is off, since it would
+//! change the settings of this machine's kernel, and large systems get fewer hosts.
 
 use serde_json::Value;
 use skep_testkit::page::{PageHost, PageNetwork};

@@ -22,6 +22,8 @@ const PAUSES: &[(&str, &str)] = &[
     ("crates/ctl/src/cmd/client/evict.rs", "poll: locks and opens of the evicted client"),
     ("crates/ctl/src/cmd/target/remove.rs", "poll: requests and removals of chunk files in progress on a target; the next heartbeat of its node"),
     ("crates/ctl/src/cmd/down.rs", "poll: the end of the supervisor"),
+    ("crates/ctl/src/cmd/health/check.rs", "period: the time over which it measures"),
+    ("crates/ctl/src/cmd/why.rs", "period: the time over which it measures"),
     ("crates/ctl/src/cmd/stats/mod.rs", "period: the interval between two outputs"),
     ("crates/ctl/src/local/readiness.rs", "poll: readiness of a child process"),
     ("crates/ctl/src/local/supervisor.rs", "period: looks at its child processes; delay: before it restarts one"),
