@@ -6,6 +6,7 @@
 
 pub mod cached_map;
 pub mod chunk;
+pub mod consensus;
 pub mod identity;
 pub mod log;
 pub mod management;

@@ -4,6 +4,7 @@ use super::Decoder;
 use skep_format::cached_map::CachedMap;
 use skep_format::chunk::{self, DirtyLogHeader, DirtyRegion, FoundPage, GRANULES, PAGE_BYTES};
 use skep_format::chunk::{HostMark, RegionHeader, RegionIdentity, TargetState};
+use skep_format::consensus::{LogPosition, MembersRecord, RaftLogHead, RaftSnapshot};
 use skep_format::identity::{DirectoryKind, Identity};
 use skep_format::log;
 use skep_format::management::{LogHead, Snapshot};
@@ -53,6 +54,8 @@ fn check_sealed(bytes: &[u8]) {
         check_round_trip(CachedMap::from_file(&bytes), &bytes, CachedMap::to_file);
         check_round_trip(LogHead::from_file(&bytes), &bytes, LogHead::to_file);
         check_round_trip(Snapshot::from_file(&bytes), &bytes, Snapshot::to_file);
+        check_round_trip(RaftLogHead::from_file(&bytes), &bytes, RaftLogHead::to_file);
+        check_round_trip(RaftSnapshot::from_file(&bytes), &bytes, RaftSnapshot::to_file);
         check_round_trip(TargetState::from_file(&bytes), &bytes, TargetState::to_file);
     }
 }
@@ -67,12 +70,22 @@ fn sealed_seeds() -> Vec<Vec<u8>> {
         target: TARGET,
     };
     let state = Bytes::from(vec![1, 2, 3]);
+    let raft_snapshot = RaftSnapshot {
+        cluster: CLUSTER,
+        last: Some(LogPosition { term: 1, leader: 2, index: 3 }),
+        members_at: None,
+        members: MembersRecord { voters: vec![vec![2]], members: Vec::new() },
+        name: "1-3".into(),
+        state: state.clone(),
+    };
     let host = HostMark { boot_id: 1, device: 2, mount: 3, directory: 4 };
     let incarnation = HostIncarnation::new(6);
     vec![
         identity.to_file(),
         CachedMap { node_uuid: 1, map: ClusterMap::empty(CLUSTER) }.to_file(),
         LogHead { cluster: CLUSTER, first: Lsn::new(9) }.to_file(),
+        RaftLogHead { cluster: CLUSTER, member: 2, first: Lsn::new(9) }.to_file(),
+        raft_snapshot.to_file(),
         Snapshot { cluster: CLUSTER, applied: Lsn::new(9), state }.to_file(),
         TargetState { start: 5, incarnation, clean: true, failed: false, kept_since: 4, host }
             .to_file(),

@@ -24,6 +24,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
     ("skep-store", &["skep-format", "skep-env"]),
     ("skep-service", &["skep-wire", "skep-metrics", "skep-env", "skep-rpc", "skep-exporter",
         "skep-store", "skep-format"]),
+    // A replicated log, under a service.
+    ("skep-consensus", &["skep-format", "skep-env", "skep-store"]),
     // Services never depend on each other.
     ("skep-management", SERVICE),
     ("skep-metadata", SERVICE),

@@ -19,6 +19,7 @@ const PAUSES: &[(&str, &str)] = &[
     ("crates/client/src/mount.rs", "poll: the capacity of the cluster, for one lease at most"),
     ("crates/client/src/session/renewal.rs", "poll: another thread's renewal of the session"),
     ("crates/client/src/sharing/follow.rs", "retry: waits for notifications of a metadata target"),
+    ("crates/consensus/src/runtime.rs", "timers of the Raft library"),
     ("crates/ctl/src/cmd/client/evict.rs", "poll: locks and opens of the evicted client"),
     ("crates/ctl/src/cmd/target/remove.rs", "poll: requests and removals of chunk files in progress on a target; the next heartbeat of its node"),
     ("crates/ctl/src/cmd/down.rs", "poll: the end of the supervisor"),

@@ -1,0 +1,28 @@
+//! A replicated log of commands, by the Raft protocol: over 1, 3 or 5 members, which apply the same
+//! commands in the same order.
+//!
+//! Owns votes, entries and snapshots on disk, elections, and the members. [`Member`] is the whole
+//! interface. It does not name the library that implements Raft (`openraft`), so that the library
+//! can be replaced. Does not own the meaning of commands ([`StateMachine`]) and connections
+//! ([`Transport`]).
+//!
+//! `docs/design/0018-replicated-management.md` has the reasons and the failure cases,
+//! `docs/format/consensus.md` the files.
+
+mod limits;
+mod log_file;
+mod log_store;
+mod member;
+pub mod messages;
+mod peers;
+mod raft_types;
+mod runtime;
+mod state_store;
+
+pub use member::{Member, MemberSettings, ProposeError};
+pub use peers::Transport;
+pub use skep_format::consensus::LogPosition;
+pub use state_store::StateMachine;
+
+#[cfg(test)]
+mod tests;

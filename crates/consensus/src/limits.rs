@@ -1,0 +1,25 @@
+//! Limits and times of the replicated log, each with its reason.
+
+use std::time::Duration;
+
+/// Interval between the leader's heartbeats to other members.
+pub(crate) const HEARTBEAT: Duration = Duration::from_millis(150);
+/// Shortest silence of the leader after which a member starts an election: four heartbeats.
+pub(crate) const MIN_ELECTION: Duration = Duration::from_millis(600);
+/// Longest silence of the leader before an election. Members draw a time between both, so that
+/// two of them seldom begin an election at the same time. Two elections take less than 3 s.
+pub(crate) const MAX_ELECTION: Duration = Duration::from_millis(1_200);
+/// Number of entries after which a member writes a snapshot. Bounds the log that a start reads.
+pub(crate) const ENTRIES_PER_SNAPSHOT: u64 = 1_024;
+/// Number of entries before the snapshot that stay in the log, for members that were away briefly.
+pub(crate) const ENTRIES_KEPT: u64 = 256;
+/// Maximum number of entries in one message.
+pub(crate) const MAX_ENTRIES: u64 = 64;
+/// Maximum length of a part of a snapshot in one message. A message may have 16 MiB.
+pub(crate) const SNAPSHOT_PART_BYTES: usize = 1 << 20;
+/// Maximum length of a snapshot, that of the file (`skep_format::sealed::MAX_BODY_BYTES`).
+pub(crate) const MAX_SNAPSHOT_BYTES: u64 = 63 << 20;
+/// Time for one part of a snapshot, with the installation after the last part.
+pub(crate) const SNAPSHOT_PART_LIMIT: Duration = Duration::from_secs(10);
+/// Maximum length of a command. A log record may have 15 MiB.
+pub(crate) const MAX_COMMAND_BYTES: usize = 1 << 20;

@@ -1,0 +1,101 @@
+//! Tests of the log after restarts, torn writes and damage.
+
+use super::*;
+use skep_format::consensus::EntryContent;
+use skep_types::codec::Bytes;
+
+const CLUSTER: ClusterId = ClusterId::new([9; 16]);
+
+fn position(index: u64) -> LogPosition {
+    LogPosition { term: 1, leader: 2, index }
+}
+
+fn append(index: u64) -> LogRecord {
+    let content = EntryContent::Command { command: Bytes(vec![7; 100]) };
+    LogRecord::Append { entry: LogEntry { position: position(index), content } }
+}
+
+fn open(directory: &Path) -> LogFile {
+    LogFile::open(directory, CLUSTER, 2).unwrap()
+}
+
+fn indexes(log: &LogFile) -> Vec<u64> {
+    log.entries(0, u64::MAX).map(|entry| entry.position.index).collect()
+}
+
+#[test]
+fn restart_restores_vote_entries_and_truncations() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut log = open(directory.path());
+    let vote = VoteRecord { term: 3, candidate: 1, is_elected: true };
+    log.write((0..5).map(append).collect()).unwrap();
+    log.write(vec![LogRecord::Vote { vote }, LogRecord::Truncate { from: 3 }]).unwrap();
+    log.write(vec![append(3)]).unwrap();
+    log.remove_up_to(position(1)).unwrap();
+    log.write(vec![append(4)]).unwrap();
+    for log in [&log, &open(directory.path())] {
+        assert_eq!(indexes(log), [2, 3, 4]);
+        assert_eq!((log.vote(), log.removed()), (Some(vote), Some(position(1))));
+        assert_eq!(log.entries(3, 4).count(), 1);
+    }
+    // A snapshot of the leader may go beyond the end of this log.
+    log.remove_up_to(position(20)).unwrap();
+    let mut log = open(directory.path());
+    assert_eq!((indexes(&log), log.last()), (Vec::new(), Some(position(20))));
+    log.write(vec![append(21)]).unwrap();
+    assert_eq!(indexes(&open(directory.path())), [21]);
+}
+
+#[test]
+fn torn_write_is_truncated_and_the_log_continues() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join(LOG_FILE);
+    let mut log = open(directory.path());
+    log.write(vec![append(0)]).unwrap();
+    log.write(vec![append(1), append(2)]).unwrap();
+    let whole = std::fs::read(&path).unwrap();
+    std::fs::write(&path, &whole[..whole.len() - 1]).unwrap();
+    let mut log = open(directory.path());
+    assert_eq!(indexes(&log), [0, 1]);
+    log.write(vec![append(2)]).unwrap();
+    assert_eq!(indexes(&open(directory.path())), [0, 1, 2]);
+}
+
+#[test]
+fn damage_and_gaps_name_the_file_and_foreign_logs_are_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join(LOG_FILE);
+    let mut log = open(directory.path());
+    for index in 0..3 {
+        log.write(vec![append(index)]).unwrap();
+    }
+    let other = LogFile::open(directory.path(), CLUSTER, 3).unwrap_err();
+    assert_eq!(other.code(), ErrorCode::Configuration);
+    assert!(other.context().contains("member 2"), "{other}");
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[LOG_HEAD_BYTES + 100] ^= 1;
+    std::fs::write(&path, &bytes).unwrap();
+    let damaged = LogFile::open(directory.path(), CLUSTER, 2).unwrap_err();
+    assert_eq!(damaged.code(), ErrorCode::Corrupt);
+    assert!(damaged.context().contains(LOG_FILE), "{damaged}");
+    // Without its first record, a log with nothing else would look like an empty one.
+    bytes.truncate(LOG_HEAD_BYTES + 20);
+    std::fs::write(&path, &bytes).unwrap();
+    let damaged = LogFile::open(directory.path(), CLUSTER, 2).unwrap_err();
+    assert!(damaged.context().contains("first record"), "{damaged}");
+    let mut contents = Contents::default();
+    contents.apply(append(1)).unwrap();
+    assert_eq!(contents.apply(append(3)).unwrap_err().code(), ErrorCode::Corrupt);
+}
+
+#[test]
+fn failed_write_refuses_all_later_writes() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut log = open(directory.path());
+    log.file = File::open(directory.path().join(LOG_FILE)).unwrap();
+    for _ in 0..2 {
+        assert_eq!(log.write(vec![append(0)]).unwrap_err().code(), ErrorCode::DeviceFailed);
+    }
+    assert_eq!(log.remove_up_to(position(0)).unwrap_err().code(), ErrorCode::DeviceFailed);
+    assert!(indexes(&log).is_empty());
+}

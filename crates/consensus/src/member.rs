@@ -1,0 +1,332 @@
+//! One member of a replicated log: proposes commands, answers other members, and changes the
+//! members.
+//!
+//! Does not own files, timers and connections.
+
+use crate::limits::{
+    ENTRIES_KEPT, ENTRIES_PER_SNAPSHOT, HEARTBEAT, MAX_COMMAND_BYTES, MAX_ELECTION, MAX_ENTRIES,
+    MAX_SNAPSHOT_BYTES, MIN_ELECTION, SNAPSHOT_PART_LIMIT,
+};
+use crate::log_file::LogFile;
+use crate::log_store::LogStore;
+use crate::messages::{PeerReply, PeerRequest};
+use crate::peers::{Peers, Transport};
+use crate::raft_types::{
+    Addresses, CommandBytes, SnapshotMeta, StoredMembers, Types, entry_of, log_id_of, members_of,
+    position_of, record_of_vote, vote_of,
+};
+use crate::state_store::{StateMachine, StateStore};
+use openraft::error::{CheckIsLeaderError, ClientWriteError, Fatal, ForwardToLeader, RaftError};
+use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, VoteRequest};
+use openraft::{Config, Raft, Snapshot, SnapshotPolicy};
+use skep_types::codec::Codec;
+use skep_types::{ClusterId, Error, ErrorCode, Result};
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// The identity of a member.
+#[derive(Debug, Clone)]
+pub struct MemberSettings {
+    /// Directory with the files of the log.
+    pub directory: PathBuf,
+    /// The file system to which the log belongs.
+    pub cluster: ClusterId,
+    /// Id of the member. The directory belongs to this id for ever: a member with an emptied
+    /// directory needs a new id, since it could vote twice in one election.
+    pub id: u64,
+}
+
+/// A command was not executed, or perhaps not.
+#[derive(Debug)]
+pub enum ProposeError {
+    /// This member is not the leader. The command was not executed.
+    NotLeader {
+        /// The leader. `None` means that this member has seen none since the last election.
+        leader: Option<u64>,
+        /// Addresses of the leader.
+        addresses: Vec<String>,
+    },
+    /// The command was refused before it was proposed.
+    Refused(Error),
+    /// The member has ended. The command may be executed, now or later: the sender repeats it under
+    /// the same id.
+    Unknown(Error),
+}
+
+/// A snapshot that arrives in parts.
+struct Arriving {
+    vote: skep_format::consensus::VoteRecord,
+    name: String,
+    state: Vec<u8>,
+}
+
+/// A member of a replicated log.
+pub struct Member<S> {
+    raft: Raft<Types>,
+    id: u64,
+    state: StateStore<S>,
+    /// The snapshot that the leader is sending. Replaced when a part with offset zero arrives.
+    arriving: RefCell<Option<Arriving>>,
+}
+
+fn config(cluster: ClusterId) -> Config {
+    let ms = |span: std::time::Duration| span.as_millis() as u64;
+    Config {
+        cluster_name: cluster.to_string(),
+        heartbeat_interval: ms(HEARTBEAT),
+        election_timeout_min: ms(MIN_ELECTION),
+        election_timeout_max: ms(MAX_ELECTION),
+        install_snapshot_timeout: ms(SNAPSHOT_PART_LIMIT),
+        max_payload_entries: MAX_ENTRIES,
+        replication_lag_threshold: ENTRIES_PER_SNAPSHOT,
+        snapshot_policy: SnapshotPolicy::LogsSinceLast(ENTRIES_PER_SNAPSHOT),
+        max_in_snapshot_log_to_keep: ENTRIES_KEPT,
+        ..Config::default()
+    }
+}
+
+fn ended(error: &Fatal<u64>) -> Error {
+    let what = format!("the member of the replicated log has ended: {error}; start it again");
+    Error::new(ErrorCode::DeviceFailed, what)
+}
+
+fn not_leader(forward: ForwardToLeader<u64, Addresses>) -> ProposeError {
+    let addresses = forward.leader_node.unwrap_or_default().0;
+    ProposeError::NotLeader { leader: forward.leader_id, addresses }
+}
+
+impl<S: StateMachine> Member<S> {
+    /// Opens the files of a member and takes part in the replicated log. `machine` is the state
+    /// before the first command.
+    ///
+    /// # Errors
+    /// - `Corrupt` with the file if a file is damaged.
+    /// - `Configuration` if the directory belongs to another member or cluster.
+    /// - Errors of the file system.
+    pub async fn open(
+        settings: &MemberSettings,
+        machine: S,
+        transport: impl Transport,
+    ) -> Result<Self> {
+        let MemberSettings { directory, cluster, id } = settings;
+        let log = LogStore::new(LogFile::open(directory, *cluster, *id)?);
+        let state = StateStore::open(directory, *cluster, machine)?;
+        let config = config(*cluster).validate();
+        let config = Arc::new(config.expect("the limits are in order"));
+        let peers = Peers(Rc::new(transport));
+        let raft = Raft::new(*id, config, peers, log, state.clone()).await;
+        let raft = raft.map_err(|error| ended(&error))?;
+        Ok(Self { raft, id: *id, state, arriving: RefCell::new(None) })
+    }
+
+    /// Begins a new replicated log, whose only member is this one. Does nothing if this member has
+    /// a log already.
+    ///
+    /// # Errors
+    /// `DeviceFailed` if the member has ended.
+    pub async fn begin(&self, addresses: Vec<String>) -> Result<()> {
+        let members = BTreeMap::from([(self.id, Addresses(addresses))]);
+        match self.raft.initialize(members).await {
+            Ok(()) | Err(RaftError::APIError(_)) => Ok(()),
+            Err(RaftError::Fatal(error)) => Err(ended(&error)),
+        }
+    }
+
+    /// Proposes a command; returns its outcome after a majority has stored it and this member has
+    /// applied it.
+    ///
+    /// # Errors
+    /// See [`ProposeError`].
+    pub async fn propose(&self, command: Vec<u8>) -> std::result::Result<Vec<u8>, ProposeError> {
+        if command.len() > MAX_COMMAND_BYTES {
+            let what = format!(
+                "cannot store a command of {} bytes: the limit is {MAX_COMMAND_BYTES}",
+                command.len()
+            );
+            return Err(ProposeError::Refused(Error::new(ErrorCode::TooLarge, what)));
+        }
+        match self.raft.client_write(CommandBytes(command)).await {
+            Ok(written) => Ok(written.data.expect("a command has an outcome")),
+            Err(error) => Err(propose_error(error)),
+        }
+    }
+
+    /// Returns after a majority has confirmed that this member still is the leader, and after this
+    /// member has applied all commands of before the call.
+    ///
+    /// # Errors
+    /// - `NotLeader` if this member is not the leader.
+    /// - `Refused` if no majority has replied in time.
+    /// - `Unknown` if the member has ended.
+    pub async fn confirm(&self) -> std::result::Result<(), ProposeError> {
+        match self.raft.ensure_linearizable().await {
+            Ok(_) => Ok(()),
+            Err(RaftError::APIError(CheckIsLeaderError::ForwardToLeader(forward))) => {
+                Err(not_leader(forward))
+            }
+            Err(RaftError::APIError(CheckIsLeaderError::QuorumNotEnough(missing))) => {
+                let what = format!("no majority of the members replies: {missing}");
+                Err(ProposeError::Refused(Error::new(ErrorCode::NotReady, what)))
+            }
+            Err(RaftError::Fatal(error)) => Err(ProposeError::Unknown(ended(&error))),
+        }
+    }
+
+    /// Copies the log to a new member, and then makes it vote.
+    ///
+    /// # Errors
+    /// See [`ProposeError`]. The call may be repeated.
+    pub async fn add_member(
+        &self,
+        id: u64,
+        addresses: Vec<String>,
+    ) -> std::result::Result<(), ProposeError> {
+        let learned = self.raft.add_learner(id, Addresses(addresses), true).await;
+        learned.map_err(propose_error)?;
+        let voters = openraft::ChangeMembers::AddVoterIds(BTreeSet::from([id]));
+        self.raft.change_membership(voters, false).await.map(drop).map_err(propose_error)
+    }
+
+    /// Removes a member.
+    ///
+    /// # Errors
+    /// See [`ProposeError`]. The call may be repeated.
+    pub async fn remove_member(&self, id: u64) -> std::result::Result<(), ProposeError> {
+        let voters = openraft::ChangeMembers::RemoveVoters(BTreeSet::from([id]));
+        self.raft.change_membership(voters, false).await.map(drop).map_err(propose_error)
+    }
+
+    /// Returns the member that this one considers the leader. Another one may have been elected.
+    pub fn leader(&self) -> Option<u64> {
+        self.raft.metrics().borrow().current_leader
+    }
+
+    /// Returns the ids of the members that vote, in ascending order.
+    pub fn voters(&self) -> Vec<u64> {
+        self.raft.metrics().borrow().membership_config.voter_ids().collect()
+    }
+
+    /// Calls `read` with the state machine, which has applied all commands that this member has
+    /// seen committed.
+    pub fn with_state<T>(&self, read: impl FnOnce(&S) -> T) -> T {
+        self.state.with(read)
+    }
+
+    /// Handles the request of another member; returns the reply.
+    pub async fn handle(&self, request: &[u8]) -> Vec<u8> {
+        let reply = match PeerRequest::from_bytes(request) {
+            Ok(request) => self.reply(request).await,
+            Err(error) => Err(error),
+        };
+        reply.unwrap_or_else(|error| PeerReply::Failed { reason: error.to_string() }).to_bytes()
+    }
+
+    async fn reply(&self, request: PeerRequest) -> Result<PeerReply> {
+        match request {
+            PeerRequest::Vote { vote, last } => {
+                let last = last.as_ref().map(log_id_of);
+                let voted = self.raft.vote(VoteRequest::new(vote_of(&vote), last)).await;
+                let voted = voted.map_err(|error| remote_error(&error))?;
+                Ok(PeerReply::Voted {
+                    vote: record_of_vote(&voted.vote),
+                    is_granted: voted.vote_granted,
+                    last: voted.last_log_id.as_ref().map(position_of),
+                })
+            }
+            PeerRequest::Append { vote, before, entries, committed } => {
+                let request = AppendEntriesRequest {
+                    vote: vote_of(&vote),
+                    prev_log_id: before.as_ref().map(log_id_of),
+                    entries: entries.into_iter().map(entry_of).collect(),
+                    leader_commit: committed.as_ref().map(log_id_of),
+                };
+                let appended = self.raft.append_entries(request).await;
+                Ok(match appended.map_err(|error| remote_error(&error))? {
+                    AppendEntriesResponse::Success => PeerReply::Stored,
+                    AppendEntriesResponse::Conflict => PeerReply::Conflict,
+                    AppendEntriesResponse::HigherVote(vote) => {
+                        PeerReply::HigherVote { vote: record_of_vote(&vote) }
+                    }
+                    AppendEntriesResponse::PartialSuccess(_) => {
+                        let what = "a part of the entries was stored, which only transports do";
+                        return Err(Error::new(ErrorCode::Protocol, what));
+                    }
+                })
+            }
+            PeerRequest::Snapshot {
+                vote,
+                last,
+                members_at,
+                members,
+                name,
+                offset,
+                total,
+                part,
+            } => {
+                let arrived = Arriving { vote, name: name.clone(), state: part.0 };
+                let Some(state) = self.note_part(arrived, offset, total)? else {
+                    return Ok(PeerReply::PartReceived);
+                };
+                let members_at = members_at.as_ref().map(log_id_of);
+                let meta = SnapshotMeta {
+                    last_log_id: last.as_ref().map(log_id_of),
+                    last_membership: StoredMembers::new(members_at, members_of(&members)),
+                    snapshot_id: name,
+                };
+                let snapshot = Snapshot { meta, snapshot: Box::new(state) };
+                let installed = self.raft.install_full_snapshot(vote_of(&vote), snapshot).await;
+                let installed = installed.map_err(|error| ended(&error))?;
+                Ok(PeerReply::Installed { vote: record_of_vote(&installed.vote) })
+            }
+        }
+    }
+
+    /// Adds a part to the snapshot that arrives. Returns the state when it is complete.
+    fn note_part(&self, part: Arriving, offset: u64, total: u64) -> Result<Option<Vec<u8>>> {
+        if total > MAX_SNAPSHOT_BYTES {
+            let what = format!("a snapshot of {total} bytes: the limit is {MAX_SNAPSHOT_BYTES}");
+            return Err(Error::new(ErrorCode::TooLarge, what));
+        }
+        let mut arriving = self.arriving.borrow_mut();
+        match &mut *arriving {
+            slot if offset == 0 => *slot = Some(part),
+            Some(former)
+                if (former.vote, &former.name) == (part.vote, &part.name)
+                    && former.state.len() as u64 == offset =>
+            {
+                former.state.extend(part.state);
+            }
+            _ => {
+                let what =
+                    format!("the part at {offset} of snapshot {} is out of order", part.name);
+                return Err(Error::new(ErrorCode::Protocol, what));
+            }
+        }
+        let is_complete = |it: &mut Arriving| it.state.len() as u64 >= total;
+        Ok(arriving.take_if(is_complete).map(|it| it.state))
+    }
+
+    /// Ends the part of this member in the replicated log. The others elect another leader.
+    pub async fn end(&self) {
+        // The library's task cannot fail otherwise: a panic ends the process.
+        let _always_ok = self.raft.shutdown().await;
+    }
+}
+
+fn propose_error(error: RaftError<u64, ClientWriteError<u64, Addresses>>) -> ProposeError {
+    match error {
+        RaftError::APIError(ClientWriteError::ForwardToLeader(forward)) => not_leader(forward),
+        RaftError::APIError(ClientWriteError::ChangeMembershipError(error)) => {
+            let what = format!("cannot change the members: {error}");
+            ProposeError::Refused(Error::new(ErrorCode::InvalidArgument, what))
+        }
+        RaftError::Fatal(error) => ProposeError::Unknown(ended(&error)),
+    }
+}
+
+fn remote_error(error: &RaftError<u64>) -> Error {
+    Error::new(ErrorCode::NotReady, error.to_string())
+}

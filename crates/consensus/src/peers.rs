@@ -1,0 +1,175 @@
+//! Requests to other members: turns the calls of the Raft library into messages of a [`Transport`].
+//!
+//! Does not own connections: the transport does.
+
+use crate::limits::{HEARTBEAT, SNAPSHOT_PART_BYTES, SNAPSHOT_PART_LIMIT};
+use crate::messages::{PeerReply, PeerRequest};
+use crate::raft_types::{
+    Addresses, Types, log_id_of, position_of, record_of_entry, record_of_members, record_of_vote,
+    vote_of,
+};
+use openraft::error::{
+    Fatal, NetworkError, RPCError, RaftError, ReplicationClosed, StreamingError, Unreachable,
+};
+use openraft::network::{Backoff, RPCOption};
+use openraft::raft::{
+    AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, VoteRequest, VoteResponse,
+};
+use openraft::{OptionalSend, RaftNetwork, RaftNetworkFactory, Snapshot, Vote};
+use skep_types::codec::{Bytes, Codec};
+use skep_types::{Error, ErrorCode, Result};
+use std::future::Future;
+use std::rc::Rc;
+use std::time::Duration;
+
+/// Carries messages to other members.
+pub trait Transport: 'static {
+    /// Sends a request to the member `to`; returns its reply. The reply is the result of
+    /// [`crate::Member::handle`] there.
+    ///
+    /// # Errors
+    /// `Disconnected` if the member cannot be reached, `TimedOut` if no reply arrives within
+    /// `limit`. The member may have executed the request.
+    fn call(
+        &self,
+        to: u64,
+        addresses: &[String],
+        request: Vec<u8>,
+        limit: Duration,
+    ) -> impl Future<Output = Result<Vec<u8>>>;
+}
+
+/// Makes the connections to other members.
+pub(crate) struct Peers<T>(pub(crate) Rc<T>);
+
+/// Sends requests to one other member.
+pub(crate) struct Peer<T> {
+    transport: Rc<T>,
+    to: u64,
+    addresses: Vec<String>,
+}
+
+impl<T: Transport> RaftNetworkFactory<Types> for Peers<T> {
+    type Network = Peer<T>;
+
+    async fn new_client(&mut self, to: u64, node: &Addresses) -> Peer<T> {
+        Peer { transport: Rc::clone(&self.0), to, addresses: node.0.clone() }
+    }
+}
+
+impl<T: Transport> Peer<T> {
+    async fn call(&self, request: &PeerRequest, limit: Duration) -> Result<PeerReply> {
+        let bytes = request.to_bytes();
+        let reply = self.transport.call(self.to, &self.addresses, bytes, limit).await?;
+        match PeerReply::from_bytes(&reply)? {
+            PeerReply::Failed { reason } => Err(Error::new(ErrorCode::NotReady, reason)),
+            reply => Ok(reply),
+        }
+    }
+
+    async fn send_snapshot(
+        &self,
+        vote: &Vote<u64>,
+        snapshot: &Snapshot<Types>,
+    ) -> Result<Vote<u64>> {
+        let state = &*snapshot.snapshot;
+        let mut offset = 0;
+        loop {
+            let end = state.len().min(offset + SNAPSHOT_PART_BYTES);
+            let request = PeerRequest::Snapshot {
+                vote: record_of_vote(vote),
+                last: snapshot.meta.last_log_id.as_ref().map(position_of),
+                members_at: snapshot.meta.last_membership.log_id().as_ref().map(position_of),
+                members: record_of_members(snapshot.meta.last_membership.membership()),
+                name: snapshot.meta.snapshot_id.clone(),
+                offset: offset as u64,
+                total: state.len() as u64,
+                part: Bytes(state[offset..end].to_vec()),
+            };
+            match self.call(&request, SNAPSHOT_PART_LIMIT).await? {
+                PeerReply::PartReceived if end < state.len() => offset = end,
+                PeerReply::Installed { vote } | PeerReply::HigherVote { vote } => {
+                    return Ok(vote_of(&vote));
+                }
+                other => return Err(unexpected(&other)),
+            }
+        }
+    }
+}
+
+fn unexpected(reply: &PeerReply) -> Error {
+    Error::new(
+        ErrorCode::Protocol,
+        format!("a member replied {reply:?}, which does not belong here"),
+    )
+}
+
+type CallError = RPCError<u64, Addresses, RaftError<u64>>;
+
+/// Converts the error of a call. The library pauses before it asks an unreachable member again.
+fn call_error(error: Error) -> CallError {
+    match error.code() {
+        ErrorCode::TimedOut => RPCError::Network(NetworkError::new(&error)),
+        _ => RPCError::Unreachable(Unreachable::new(&error)),
+    }
+}
+
+impl<T: Transport> RaftNetwork<Types> for Peer<T> {
+    async fn append_entries(
+        &mut self,
+        request: AppendEntriesRequest<Types>,
+        option: RPCOption,
+    ) -> std::result::Result<AppendEntriesResponse<u64>, CallError> {
+        let request = PeerRequest::Append {
+            vote: record_of_vote(&request.vote),
+            before: request.prev_log_id.as_ref().map(position_of),
+            entries: request.entries.iter().map(record_of_entry).collect(),
+            committed: request.leader_commit.as_ref().map(position_of),
+        };
+        match self.call(&request, option.hard_ttl()).await.map_err(call_error)? {
+            PeerReply::Stored => Ok(AppendEntriesResponse::Success),
+            PeerReply::Conflict => Ok(AppendEntriesResponse::Conflict),
+            PeerReply::HigherVote { vote } => Ok(AppendEntriesResponse::HigherVote(vote_of(&vote))),
+            other => Err(call_error(unexpected(&other))),
+        }
+    }
+
+    async fn vote(
+        &mut self,
+        request: VoteRequest<u64>,
+        option: RPCOption,
+    ) -> std::result::Result<VoteResponse<u64>, CallError> {
+        let request = PeerRequest::Vote {
+            vote: record_of_vote(&request.vote),
+            last: request.last_log_id.as_ref().map(position_of),
+        };
+        match self.call(&request, option.hard_ttl()).await.map_err(call_error)? {
+            PeerReply::Voted { vote, is_granted, last } => Ok(VoteResponse {
+                vote: vote_of(&vote),
+                vote_granted: is_granted,
+                last_log_id: last.as_ref().map(log_id_of),
+            }),
+            other => Err(call_error(unexpected(&other))),
+        }
+    }
+
+    async fn full_snapshot(
+        &mut self,
+        vote: Vote<u64>,
+        snapshot: Snapshot<Types>,
+        cancel: impl Future<Output = ReplicationClosed> + OptionalSend + 'static,
+        _option: RPCOption,
+    ) -> std::result::Result<SnapshotResponse<u64>, StreamingError<Types, Fatal<u64>>> {
+        let cancelled = async { Err(StreamingError::Closed(cancel.await)) };
+        let sending = async {
+            let sent = self.send_snapshot(&vote, &snapshot).await;
+            sent.map(SnapshotResponse::new)
+                .map_err(|error| StreamingError::Unreachable(Unreachable::new(&error)))
+        };
+        futures_lite::future::or(cancelled, sending).await
+    }
+
+    fn backoff(&self) -> Backoff {
+        Backoff::new(std::iter::repeat(HEARTBEAT))
+    }
+}
