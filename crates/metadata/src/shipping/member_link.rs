@@ -50,7 +50,7 @@ pub(super) struct MemberLink {
     awaiting: Option<(u64, Duration)>,
     /// Replies to requests with lower numbers do not change `next`.
     resumed_at: u64,
-    /// Time of the last reply, or of the first request after a time without requests under way.
+    /// Time of the last reply to a `ShipLog`, or of the first request after a time without requests under way.
     replied_at: Duration,
     paused_until: Duration,
     sent_at: Duration,
@@ -99,7 +99,10 @@ impl MemberLink {
             }
             return None;
         };
-        self.replied_at = now;
+        if !was_awaited {
+            // Replies to waits arrive all the time, also if the records under way are lost.
+            self.replied_at = now;
+        }
         self.progress = self.progress.max(Progress {
             appended: held.appended.min(window.last()),
             synced: held.synced.min(held.appended).min(window.last()),

@@ -249,3 +249,19 @@ fn epoch_begins_without_progress() {
     };
     assert_eq!(pair.shipper.on_reply(BACKUP, 1, &Ok(late), pair.now), None);
 }
+
+/// Replies to `AwaitLogSync` once counted as replies to the lost request, for ever.
+#[test]
+fn lost_records_are_shipped_again_while_waits_are_answered() {
+    let mut pair = Pair::begin(0, 0, 0);
+    pair.ship(Duration::ZERO);
+    pair.advance(Duration::ZERO, Duration::ZERO);
+    pair.advance(Duration::ZERO, Duration::ZERO);
+    pair.append();
+    pair.ship(Duration::ZERO);
+    let is_wait =
+        |message: &Message| matches!(message, Message::Request(_, MemberMessage::AwaitSync(_)));
+    pair.network.retain(|(_, message)| is_wait(message));
+    assert_eq!(pair.network.len(), 1, "only the request for the record is lost");
+    pair.settle();
+}
