@@ -118,6 +118,15 @@ impl Directories {
 
     /// Refuses a check without one of the metadata groups: all counts would be wrong.
     fn check_complete(&self) -> Result<()> {
+        for (target, directory) in &self.metadata {
+            let has_records = directory.path().join("store").exists();
+            if has_records && self.map.group_of(*target).is_none() {
+                return Err(refused(format!(
+                    "cannot check: metadata target {target} has records, but the cached cluster \
+                     map is older than its group; run the cluster for some seconds, and stop it"
+                )));
+            }
+        }
         let groups = self.map.groups.iter().filter(|it| it.kind == TargetKind::Metadata);
         for group in groups {
             if !self.metadata.contains_key(&group.primary) {

@@ -79,7 +79,7 @@ fn check_counts(records: &Records, counted: &Counted, map: &ClusterMap, findings
     for (inode, record) in &records.inodes {
         let reserved = map.shard_group(inode.shard()).and_then(|it| records.reserved.get(&it));
         let reserved = reserved.copied().unwrap_or_default();
-        if inode.number() >= reserved && *inode != InodeId::ROOT {
+        if map.formatted && inode.number() >= reserved && *inode != InodeId::ROOT {
             findings.add(Finding::NumberNotReserved { inode: *inode, reserved });
         }
         if certain(inode) {

@@ -134,6 +134,7 @@ fn put_lock(records: &mut Mutations, inode: InodeId, session: SessionId) {
 fn map() -> ClusterMap {
     let mut map = ClusterMap::empty(CLUSTER);
     map.version = MapVersion::new(5);
+    map.formatted = true;
     map.groups = vec![
         Group::of_one(GroupId::new(1), TargetKind::Metadata, METADATA),
         Group::of_one(GroupId::new(2), TargetKind::Storage, STORAGE),

@@ -41,7 +41,7 @@ fn size_of_a_dead_writer_is_recovered_after_its_lease() {
             assert!(found == *bytes, "file {number}");
         }
         println!("known {:?} after its death", died.elapsed());
-        cluster.stop();
+        cluster.stop_except(&[]);
     }
 }
 
@@ -65,7 +65,7 @@ fn unlinked_files_of_a_dead_client_are_removed() {
     second.kill();
     drop(open);
     wait_for("the chunk files are removed", PATIENCE, || (chunk_files() == 0).then_some(()));
-    cluster.stop();
+    cluster.stop_except(&[]);
 }
 
 /// Appends `count` lines, or until one append fails. Returns the acknowledged lines.
@@ -124,5 +124,5 @@ fn appends_of_two_mounts_survive_kills() {
         assert_eq!(text.matches(line).count(), 1, "{:?} is there once", &line[..20]);
     }
     println!("    victims had {:?} lines", victims.iter().map(Vec::len).collect::<Vec<_>>());
-    cluster.stop();
+    cluster.stop_except(&[]);
 }

@@ -102,7 +102,7 @@ fn client_stopped_past_its_lease_overwrites_nothing() {
         files::write(first.path().join("new"), "new");
         assert_eq!(files::read(cluster.path().join("new")), b"new");
         first.unmount();
-        cluster.stop();
+        cluster.stop_except(&[]);
     }
 }
 
@@ -131,7 +131,7 @@ fn dead_client_and_its_opens_are_removed_within_a_lease() {
         }
         (!left.iter().any(|path| is_chunk(path))).then_some(())
     });
-    cluster.stop();
+    cluster.stop_except(&[]);
 }
 
 /// Unlinks a file as soon as it reads a line, while the name is still in the kernel's cache.
@@ -203,5 +203,5 @@ fn unlink_with_a_lost_reply_spares_the_next_lock_file() {
     assert_eq!(files::read(&path), b"second", "the lock of the other host stays");
     assert_eq!(files::read(first.path().join("lock")), b"second");
     first.unmount();
-    cluster.stop();
+    cluster.stop_except(&[]);
 }

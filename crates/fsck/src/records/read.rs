@@ -139,7 +139,7 @@ impl Reader<'_> {
         let unknown = || corrupt(key, "unknown key");
         let raw = key.get(1..3).ok_or_else(unknown)?;
         let shard = ShardId::new(u16::from_be_bytes([raw[0], raw[1]]));
-        if self.map.shard_group(shard) != Some(self.group) {
+        if self.map.formatted && self.map.shard_group(shard) != Some(self.group) {
             self.findings.add(Finding::WrongTarget { target: self.target, shard });
         }
         let records = &mut *self.records;
