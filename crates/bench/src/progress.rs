@@ -9,6 +9,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// A progress report.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Progress {
+    /// The run begins, and its number of phases is known.
+    Planned {
+        /// Number of phases, with all repetitions.
+        phases: u64,
+    },
     /// A phase begins.
     Phase {
         /// Name of the phase.

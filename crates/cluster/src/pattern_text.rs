@@ -105,6 +105,8 @@ fn component(text: &str, map: &ClusterMap) -> Result<(Redundancy, ComponentReque
     let mut seen: Vec<&str> = Vec::new();
     for word in text.split(',').map(str::trim).filter(|word| !word.is_empty()) {
         let (key, value) = word.split_once('=').unwrap_or((word, ""));
+        // The word of the option of `skep entry create` and `set`.
+        let key = if key == "num-targets" { "count" } else { key };
         if seen.contains(&key) {
             return Err(wrong(format!("{key} appears twice")));
         }
@@ -221,6 +223,7 @@ mod tests {
             ("", ""),
             ("count=4", "count=4"),
             ("count=all", "count=256"),
+            ("num-targets=4", "count=4"),
             (" chunk-size=1 MiB, count=2,", "chunk-size=1MiB,count=2"),
             ("chunk-size=65536,chooser=roundrobin", "chunk-size=64KiB,chooser=roundrobin"),
             ("count=1/from=16MiB,count=4", "count=1/from=16MiB,count=4"),
@@ -253,6 +256,7 @@ mod tests {
         for (text, words) in [
             ("colour=red", "unknown part 'colour=red': expected count=, chunk-size="),
             ("4", "unknown part '4'"),
+            ("num-targets=2,count=3", "count appears twice"),
             ("count=many", "invalid number 'many'"),
             ("count=-1", "invalid number"),
             ("count=0", "at least 1"),

@@ -321,6 +321,11 @@ impl Setting {
     /// # Errors
     /// Returns `InvalidArgument`, which lists all names, if there is no such setting.
     pub fn named(name: &str) -> Result<&'static Self> {
+        // The word of patterns and of the option of `skep entry create` and `set`.
+        let name = match name {
+            "num-targets" | "count" => "stripe-width",
+            name => name,
+        };
         SETTINGS.iter().find(|setting| setting.name == name).ok_or_else(|| {
             let names: Vec<_> = SETTINGS.iter().map(|setting| setting.name).collect();
             let what = format!("there is no setting '{name}'; there are {}", names.join(", "));

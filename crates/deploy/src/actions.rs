@@ -128,6 +128,10 @@ pub fn script(
             format!("write_file /etc/skep/token 600 <<'END'\n{}\nEND\n", secrets.token.trim())
         }
         Action::Initialise(role) => initialise(host, *role),
+        // A monitor that someone else runs on this host stays.
+        Action::Stop(Role::Monitor) => {
+            "if is_recorded 'file /etc/skep/monitor.toml'; then stop_service monitor; fi\n".into()
+        }
         Action::Stop(role) => format!("stop_service {role}\n"),
         Action::Start(Role::Monitor) => {
             let port = Role::Monitor.port().unwrap_or_default();

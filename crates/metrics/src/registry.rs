@@ -62,6 +62,14 @@ impl Registry {
         self.sources.lock().unwrap_or_else(PoisonError::into_inner).push(source);
     }
 
+    /// Removes a registry that was added as a source.
+    pub fn remove(&self, part: &Arc<Self>) {
+        let is_part =
+            |source: &Arc<dyn Source>| std::ptr::addr_eq(Arc::as_ptr(source), Arc::as_ptr(part));
+        let mut sources = self.sources.lock().unwrap_or_else(PoisonError::into_inner);
+        sources.retain(|source| !is_part(source));
+    }
+
     fn instance<T: Default + Send + Sync + 'static>(
         &self,
         definition: &'static Definition,
@@ -95,12 +103,19 @@ impl Registry {
 
     /// Returns the present values of all series.
     pub fn snapshot(&self) -> Snapshot {
-        let sources = self.sources.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let mut snapshot = Snapshot::default();
-        for source in sources {
-            source.collect(&mut snapshot);
-        }
+        self.collect(&mut snapshot);
         snapshot
+    }
+}
+
+/// A registry can be a part of another one, and leave it again with all its series.
+impl Source for Registry {
+    fn collect(&self, snapshot: &mut Snapshot) {
+        let sources = self.sources.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        for source in sources {
+            source.collect(snapshot);
+        }
     }
 }
 
@@ -109,6 +124,17 @@ mod tests {
     use super::*;
     use crate::catalog;
     use crate::snapshot::Value;
+
+    #[test]
+    fn removed_part_takes_its_series_along() {
+        let (registry, part) = (Registry::new(), Registry::new());
+        registry.add(Arc::clone(&part) as _);
+        part.gauge(&catalog::NODE_INFO, &Vec::new()).set(1);
+        let count = || registry.snapshot().iter().count();
+        assert_eq!(count(), 1);
+        registry.remove(&part);
+        assert_eq!(count(), 0);
+    }
 
     #[test]
     fn instances_of_several_threads_are_added_up() {

@@ -32,7 +32,9 @@ pub fn from_hosts(
         return Err(Error::new(ErrorCode::NotFound, "the plan names no service of this cluster"));
     }
     let mut outcome = Outcome::new(plan.clone(), servers.to_vec());
+    let between = phases_between(plan, servers);
     if !plan.from_hosts {
+        progress(Progress::Planned { phases: between });
         return Ok(outcome);
     }
     let assignment = Assignment {
@@ -41,6 +43,8 @@ pub fn from_hosts(
         servers: servers.to_vec(),
         token: Key(token.to_owned()),
     };
+    let from_hosts = assignment.legs().len() as u64 * u64::from(plan.repetitions);
+    progress(Progress::Planned { phases: from_hosts + between });
     let mut fleet = Fleet::start(&Setup {
         job: Job::Net(assignment.clone()),
         hosts,
@@ -55,6 +59,17 @@ pub fn from_hosts(
     outcome.failure = fleet.conclude(result, !outcome.samples.is_empty())?;
     outcome.judge(Rules::default());
     Ok(outcome)
+}
+
+/// Returns the number of phases between servers, with all repetitions.
+fn phases_between(plan: &Plan, servers: &[Server]) -> u64 {
+    if !plan.between_servers {
+        return 0;
+    }
+    let others = |from: &Server| servers.iter().filter(|to| to.node != from.node).count();
+    let pairs: usize = servers.iter().filter(|it| it.is_source()).map(others).sum();
+    let measured = plan.measured().len();
+    (pairs * measured) as u64 * u64::from(plan.repetitions)
 }
 
 fn measure_hosts(

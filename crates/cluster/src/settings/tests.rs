@@ -9,6 +9,13 @@ fn change(state: &mut ClusterState, name: &str, value: u64) -> Result<()> {
 }
 
 #[test]
+fn number_of_targets_has_the_names_of_options_and_patterns() {
+    for name in ["stripe-width", "num-targets", "count"] {
+        assert_eq!(Setting::named(name).unwrap().name, "stripe-width");
+    }
+}
+
+#[test]
 fn setting_accepts_exactly_its_range() {
     for setting in SETTINGS {
         let mut state = ClusterState::new(ClusterId::new([1; 16]));

@@ -53,6 +53,17 @@ fn shell_accepts_the_syntax_of_all_scripts() {
     }
 }
 
+/// A monitor that an administrator runs by hand on a host of the deployment must survive
+/// `skep deploy destroy`.
+#[test]
+fn only_a_monitor_of_the_deployment_is_stopped() {
+    for (name, script) in all_scripts() {
+        for line in script.lines().filter(|line| line.contains("stop_service monitor")) {
+            assert!(line.contains("is_recorded 'file /etc/skep/monitor.toml'"), "{name}: {line}");
+        }
+    }
+}
+
 #[test]
 fn token_is_only_in_the_script_that_writes_it() {
     let with: Vec<_> =

@@ -42,7 +42,7 @@ use skep_store::identity::Directory;
 use skep_types::registration::{ServerRegistration, TargetClaim};
 use skep_types::{Error, ErrorCode, NodeKind, Result, TargetId, TargetKind};
 use skep_wire::management::RegisterServer;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -190,12 +190,12 @@ impl Host {
             unserved: RefCell::new(unserved),
             added: RefCell::new(added),
             target_ended: Notify::default(),
-            measured: RefCell::default(),
+            target_figures: RefCell::default(),
+            is_stopping: Cell::new(false),
             links: Links::new(membership.identity(), membership.map_cell()),
             membership,
             map_changed: Rc::default(),
             figures,
-            reserve: self.reserve,
             serve,
             reports,
             host: self,

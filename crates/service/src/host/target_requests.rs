@@ -11,7 +11,7 @@ use skep_env::Mailbox;
 use skep_rpc::{Incoming, Outbox};
 use skep_store::identity::{Directory, is_initialised};
 use skep_types::codec::Codec;
-use skep_types::{Error, ErrorCode, Result, TargetId};
+use skep_types::{ClusterMap, Error, ErrorCode, Result, TargetId};
 use skep_wire::Request;
 use skep_wire::management::EmptyReply;
 use skep_wire::node::{AddTarget, AddTargetReply, StopTarget};
@@ -200,6 +200,13 @@ impl ServingNode {
             );
             return Err(Error::new(ErrorCode::InUse, what));
         }
+        if has_shards(&self.membership.map_cell().load(), target) {
+            let what = format!(
+                "cannot stop metadata target {target}: a part of the namespace is on it, and shards \
+                 do not move to other targets yet"
+            );
+            return Err(Error::new(ErrorCode::InUse, what));
+        }
         if !is_dry_run {
             self.added.borrow_mut().remove(&path)?;
             self.membership.forget_target(target);
@@ -208,5 +215,32 @@ impl ServingNode {
             tracing::info!("target {target} ({}) has left this node", path.display());
         }
         Ok(EmptyReply {})
+    }
+}
+
+/// Whether a target serves a part of the namespace.
+fn has_shards(map: &ClusterMap, target: TargetId) -> bool {
+    let group = map.group_of(target).map(|group| group.id);
+    map.shards.iter().any(|range| Some(range.group) == group)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use skep_types::map::ShardRange;
+    use skep_types::{ClusterId, Group, GroupId, ShardId, TargetKind};
+
+    #[test]
+    fn only_targets_without_shards_may_stop() {
+        let mut map = ClusterMap::empty(ClusterId::default());
+        let [serving, late, waiting] = [1, 2, 3].map(TargetId::new);
+        for target in [serving, late] {
+            let group = GroupId::new(target.raw() + 10);
+            map.groups.push(Group::of_one(group, TargetKind::Metadata, target));
+        }
+        let (first, last) = (ShardId::new(0), ShardId::new(u16::MAX));
+        map.shards.push(ShardRange { first, last, group: GroupId::new(11) });
+        assert!(has_shards(&map, serving));
+        assert!(!has_shards(&map, late) && !has_shards(&map, waiting));
     }
 }

@@ -19,14 +19,15 @@ use crate::notify;
 use skep_env::local::Notify;
 use skep_env::{Mailbox, MailboxSender};
 use skep_exporter::message::Figures;
+use skep_metrics::Registry;
 use skep_rpc::membership::{Change, Membership};
 use skep_store::identity::Directory;
 use skep_types::map::{Capacity, Condition, TargetHealth};
 use skep_types::{ClusterMap, Error, ErrorCode, NodeId, Result, Target, TargetId};
 use skep_wire::management::{RegisterReply, TargetReport};
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeSet;
-use std::path::PathBuf;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -64,8 +65,6 @@ pub(super) struct ServingNode {
     /// Notified when the membership's cell holds a different map.
     pub(super) map_changed: Rc<Notify>,
     pub(super) figures: Rc<Figures>,
-    /// Returns how many bytes of a target's file system Skep keeps free ([`super::Host::reserve`]).
-    pub(super) reserve: fn(u64) -> u64,
     pub(super) serve: Serve,
     pub(super) reports: MailboxSender<Report>,
     /// Targets that cannot be served at present.
@@ -74,8 +73,11 @@ pub(super) struct ServingNode {
     pub(super) added: RefCell<AddedTargets>,
     /// Notified when a target's thread has ended.
     pub(super) target_ended: Notify,
-    /// Targets whose capacity is among the metrics: each one once, also after a second start.
-    pub(super) measured: RefCell<BTreeSet<TargetId>>,
+    /// The figures of each target that has had a thread. They stay after a failure of the target,
+    /// so that its counters continue after a second start.
+    pub(super) target_figures: RefCell<BTreeMap<TargetId, Arc<Registry>>>,
+    /// Whether the service stops its targets. It starts no target any more then.
+    pub(super) is_stopping: Cell<bool>,
     pub(super) host: Host,
 }
 
@@ -157,6 +159,7 @@ impl ServingNode {
             }
             ended.await;
         }
+        self.forget_figures(target);
     }
 
     /// Starts the targets that are in the cached cluster map. The other targets wait until
@@ -205,13 +208,17 @@ impl ServingNode {
             );
             return Err(Error::new(ErrorCode::InUse, what));
         }
+        if self.is_stopping.get() {
+            // Nothing would stop the thread of this target.
+            let what = format!(
+                "cannot serve {}: this service is stopping; repeat the request after its start",
+                path.display()
+            );
+            return Err(Error::new(ErrorCode::NotReady, what));
+        }
         let (sender, events) = Mailbox::new(MAILBOX_ITEMS)?;
         let ready = self.reports.clone();
-        let metrics = Arc::clone(self.figures.registry());
-        if self.measured.borrow_mut().insert(target) {
-            let figures = CapacityFigures { target, path: path.clone(), reserve: self.reserve };
-            metrics.add(Arc::new(figures));
-        }
+        let metrics = self.figures_of(target, &path);
         let start = TargetStart {
             directory,
             target,
@@ -244,6 +251,26 @@ impl ServingNode {
             capacity: Cell::default(),
         });
         Ok(())
+    }
+
+    /// Returns the registry for the figures of a target, which is a part of the node's registry.
+    fn figures_of(&self, target: TargetId, path: &Path) -> Arc<Registry> {
+        let mut all = self.target_figures.borrow_mut();
+        let figures = all.entry(target).or_insert_with(|| {
+            let figures = Registry::new();
+            let (path, reserve) = (path.to_owned(), self.host.reserve);
+            figures.add(Arc::new(CapacityFigures { target, path, reserve }));
+            self.figures.registry().add(Arc::clone(&figures) as _);
+            figures
+        });
+        Arc::clone(figures)
+    }
+
+    /// Takes the figures of a target that has left the node out of the node's registry.
+    fn forget_figures(&self, target: TargetId) {
+        if let Some(figures) = self.target_figures.borrow_mut().remove(&target) {
+            self.figures.registry().remove(&figures);
+        }
     }
 
     /// Spawns the task that sends heartbeats and follows the cluster map.
@@ -365,6 +392,7 @@ impl ServingNode {
 
     /// Stops all targets that run.
     async fn stop_targets(&self, inbox: &Mailbox<Report>) {
+        self.is_stopping.set(true);
         for running in self.running.borrow().iter() {
             let _ = running.sender.send(TargetEvent::Stop);
         }

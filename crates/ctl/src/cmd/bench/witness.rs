@@ -8,12 +8,13 @@
 use super::args::{HostArgs, ResultArgs};
 use super::results::{ResultFile, Size};
 use super::validity::{Report, Watch};
-use crate::output::{in_chosen_form, is_for_people, say};
+use crate::output::{in_chosen_form, is_for_people, say, span};
 use serde::Serialize;
 use serde_json::{Value, json};
 use skep_bench::Progress;
 use skep_types::{Error, ErrorCode, Result};
 use std::io::{IsTerminal, Write};
+use std::time::Duration;
 
 /// Observes a run.
 pub(super) struct Witness {
@@ -111,6 +112,7 @@ fn show_progress() -> impl FnMut(Progress) {
     let is_terminal = std::io::stderr().is_terminal();
     let is_silent = !is_terminal && !is_for_people();
     let mut phase = String::new();
+    let mut plan = PlannedPhases::default();
     move |progress| {
         if is_silent {
             return;
@@ -119,13 +121,17 @@ fn show_progress() -> impl FnMut(Progress) {
         // A failed write to standard error cannot be reported anywhere.
         let _ = match progress {
             Progress::Phase { phase: name, repetition } => {
-                phase = format!("{name} {repetition}");
+                phase = format!("{name} {repetition}{}", plan.begin(skep_env::now()));
                 let end = if is_terminal { "" } else { "\n" };
                 write!(stderr, "{}{phase}{end}", if is_terminal { "\r\x1b[K" } else { "" })
             }
             Progress::Moved { done, total } if is_terminal && total > 0 => {
                 let percent = done as f64 * 100.0 / total as f64;
                 write!(stderr, "\r\x1b[K{phase}: {percent:.0}%")
+            }
+            Progress::Planned { phases } => {
+                plan.phases = phases;
+                Ok(())
             }
             Progress::Moved { .. } | Progress::Measured(_) => Ok(()),
             Progress::Note(what) if is_terminal => writeln!(stderr, "\r\x1b[K{what}"),
@@ -134,10 +140,60 @@ fn show_progress() -> impl FnMut(Progress) {
     }
 }
 
+/// The phases of a run whose number is known beforehand.
+#[derive(Default)]
+struct PlannedPhases {
+    /// Number of phases. Zero means that it is not known.
+    phases: u64,
+    begun: u64,
+    first: Duration,
+}
+
+impl PlannedPhases {
+    /// Counts a phase that begins, and returns its number with the time left: ` (3 of 12, 1.5min
+    /// left)`. The time left is that of the phases before this one, on average.
+    fn begin(&mut self, now: Duration) -> String {
+        if self.begun == 0 {
+            self.first = now;
+        }
+        self.begun += 1;
+        if self.phases < self.begun {
+            return String::new();
+        }
+        let (begun, phases) = (self.begun, self.phases);
+        let done = u32::try_from(begun - 1).unwrap_or(u32::MAX);
+        if done == 0 {
+            return format!(" ({begun} of {phases})");
+        }
+        let each = now.saturating_sub(self.first) / done;
+        let left = each.as_millis().saturating_mul(u128::from(phases - begun + 1));
+        let left = span(u64::try_from(left).unwrap_or(u64::MAX));
+        format!(" ({begun} of {phases}, {left} left)")
+    }
+}
+
 /// Erases the progress line.
 pub(super) fn end_progress() {
     let mut stderr = std::io::stderr().lock();
     if stderr.is_terminal() {
         let _ = write!(stderr, "\r\x1b[K");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn phases_show_their_number_and_the_time_left() {
+        let mut plan = PlannedPhases { phases: 4, ..PlannedPhases::default() };
+        let mut at = |second| plan.begin(Duration::from_secs(second));
+        assert_eq!(at(100), " (1 of 4)");
+        assert_eq!(at(130), " (2 of 4, 1.5min left)");
+        assert_eq!(at(150), " (3 of 4, 50.0s left)");
+        at(160);
+        // More phases than planned: the number is wrong, so it is not shown.
+        assert_eq!(at(170), "");
+        assert_eq!(PlannedPhases::default().begin(Duration::ZERO), "");
     }
 }

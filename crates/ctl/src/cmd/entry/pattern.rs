@@ -13,7 +13,12 @@ use std::path::Path;
 #[group(id = "asked-pattern", multiple = true)]
 pub(super) struct PatternArgs {
     /// Number of targets, or `all`
-    #[arg(long, value_name = "COUNT", conflicts_with_all = ["targets", "groups"])]
+    #[arg(
+        long,
+        visible_aliases = ["count", "stripe-width"],
+        value_name = "COUNT",
+        conflicts_with_all = ["targets", "groups"],
+    )]
     num_targets: Option<String>,
     /// Bytes stored on one target before the next: a power of two from 64KiB to 1GiB
     #[arg(long, value_name = "SIZE")]
