@@ -50,7 +50,8 @@ pub(super) struct MemberLink {
     awaiting: Option<(u64, Duration)>,
     /// Replies to requests with lower numbers do not change `next`.
     resumed_at: u64,
-    /// Time of the last reply to a `ShipLog`, or of the first request after a time without requests under way.
+    /// Time of the last reply to a `ShipLog`, or of the first request after a time without requests
+    /// under way.
     replied_at: Duration,
     paused_until: Duration,
     sent_at: Duration,

@@ -1,4 +1,4 @@
-//! The programs of the vendors check the templates in `deploy/`, and evaluate the ones of Terraform.
+//! The programs of the vendors check the templates in `deploy/`, and evaluate Terraform's ones.
 //! The test `templates` runs the user data of CloudFormation; here, Terraform must give the same.
 
 use skep_testkit::program::{finish, run, run_in};
