@@ -153,8 +153,8 @@ impl File {
     /// Returns when their requests are in the device's queue.
     ///
     /// # Errors
-    /// Returns the errors of `sync_file_range(2)`. They need no handling: if the device fails, the
-    /// next sync of the file returns its error.
+    /// Returns the errors of `sync_file_range(2)`. If the device fails, the next sync of the file
+    /// returns its error. An error of the file system, such as `ENOSPC`, may be returned here only.
     pub async fn begin_write_back(&self, range: std::ops::Range<u64>) -> io::Result<()> {
         let len = (range.end - range.start).min(u64::from(u32::MAX)) as u32;
         let entry = opcode::SyncFileRange::new(self.fd(), len)

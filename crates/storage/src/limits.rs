@@ -69,8 +69,9 @@ pub(crate) const SLOW_PAUSE: Duration = Duration::from_millis(100);
 /// once. A smaller one is likely to be repeated: it may be a page of a database.
 pub(crate) const WRITE_BACK_BYTES: u64 = 64 << 10;
 /// Maximum number of early write-backs of a target that wait for the kernel's workers. Further
-/// writes are left to the next sync.
-pub(crate) const MAX_WRITE_BACKS: usize = 32;
+/// writes are left to the next sync. The kernel has few workers, about four for each processor, and
+/// syncs need a free one.
+pub(crate) const MAX_WRITE_BACKS: usize = 4;
 /// Maximum number of requests of one connection that are executed concurrently. Further requests
 /// wait in the socket.
 pub(crate) const MAX_REQUESTS_PER_CONNECTION: usize = 64;

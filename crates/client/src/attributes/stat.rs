@@ -256,8 +256,13 @@ impl Client {
         change: SetAttributes,
         how: ModifyOptions,
     ) -> Result<Attributes> {
-        let reply = self.modify(change.inode, change, how, |_, _| ()).await?;
-        let SetAttributesReply { mut attributes, truncated } = reply;
+        let reply = self.modify(change.inode, change, how, |_, _| ()).await;
+        // A late reply to a change of an entry must not bring back the attributes from before this
+        // change of a directory.
+        if reply.as_ref().map_or(true, |it| it.attributes.kind == FileKind::Directory) {
+            self.forget_directories();
+        }
+        let SetAttributesReply { mut attributes, truncated } = reply?;
         if let Some(oldest) = self.mount().inodes.truncated(attributes.inode, &truncated) {
             self.sync_closed(&oldest).await;
         }

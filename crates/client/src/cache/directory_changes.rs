@@ -82,6 +82,15 @@ impl DirectoryChanges {
         }
     }
 
+    /// Forgets the attributes of a directory, but not their version: a change of an entry may have
+    /// been executed, and its reply does not say so.
+    pub(crate) fn forget(&self, directory: InodeId) {
+        self.recent.update_if(directory, |noted| {
+            let version = noted.version;
+            noted.known.is_some().then_some(Noted { version, known: None })
+        });
+    }
+
     /// Forgets the attributes of all directories: a change of this mount may have removed one, or
     /// has changed one in a way that no reply describes. Returns a mark for the reply to this
     /// change. `None` means that another such change came between.
@@ -121,6 +130,18 @@ mod tests {
 
     fn version(changes: &DirectoryChanges, now: Duration) -> Option<u64> {
         changes.get(D, SECOND, now).map(|(attributes, _)| attributes.change_counter)
+    }
+
+    #[test]
+    fn change_without_attributes_in_its_reply_forgets_earlier_ones() {
+        let changes = DirectoryChanges::new();
+        changes.note(changes.send(NOW), &attributes(5), NOW);
+        changes.forget(D);
+        assert_eq!(version(&changes, NOW), None);
+        changes.note(changes.send(NOW), &attributes(4), NOW);
+        assert_eq!(version(&changes, NOW), None, "a late reply with older attributes");
+        changes.note(changes.send(NOW), &attributes(6), NOW);
+        assert_eq!(version(&changes, NOW), Some(6));
     }
 
     #[test]

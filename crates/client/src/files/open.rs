@@ -155,9 +155,13 @@ impl Client {
         let orphan = move |client: Client, result| client.close_orphan(result, mode);
         let how = ModifyOptions::default();
         let sent = self.mount().directory_changes.send(skep_env::now());
-        let mut created = self.modify_once(directory, request, how, orphan).await?;
-        self.note_changed_directory(sent, created.reply.directory.take());
-        self.open_again(created, mode).await
+        let created = self.modify_once(directory, request, how, orphan).await;
+        // A file that existed leaves the directory as it is.
+        if created.as_ref().map_or(true, |it| it.reply.created) {
+            let after = created.as_ref().ok().map(|it| &it.reply.directory);
+            self.note_changed_directory(directory, sent, after);
+        }
+        self.open_again(created?, mode).await
     }
 
     /// Returns the reply to a request that opened a file. If the session of the request was lost,

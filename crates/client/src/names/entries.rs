@@ -170,9 +170,9 @@ impl Names for Client {
     async fn unlink(&self, directory: InodeId, name: &[u8]) -> Result<()> {
         let request = Unlink { directory, name: name.into() };
         let sent = self.mount().directory_changes.send(skep_env::now());
-        let reply = self.change(directory, request).await?;
-        self.note_changed_directory(sent, reply.directory);
-        Ok(())
+        let reply = self.change(directory, request).await;
+        self.note_changed_directory(directory, sent, reply.as_ref().ok().map(|it| &it.directory));
+        reply.map(|_| ())
     }
 
     async fn remove_directory(&self, directory: InodeId, name: &[u8]) -> Result<()> {
@@ -240,9 +240,9 @@ impl Client {
         R: Request<Reply = NewEntryReply> + 'static,
     {
         let sent = self.mount().directory_changes.send(skep_env::now());
-        let NewEntryReply { entry, directory } = self.change(directory, request).await?;
-        self.note_changed_directory(sent, directory);
-        self.attributes_of(entry).await
+        let reply = self.change(directory, request).await;
+        self.note_changed_directory(directory, sent, reply.as_ref().ok().map(|it| &it.directory));
+        self.attributes_of(reply?.entry).await
     }
 
     /// Sends a request that may remove a directory, or change one that the reply does not
@@ -255,18 +255,28 @@ impl Client {
         let reply = self.change(directory, request).await;
         // A change whose outcome is unknown may have been executed.
         let sent = self.mount().directory_changes.forget_all(sent);
-        let NamesReply { directory } = reply?;
+        let NamesReply { directory: after } = reply?;
         if let Some(sent) = sent {
-            self.note_changed_directory(sent, directory);
+            self.note_changed_directory(directory, sent, Some(&after));
         }
         Ok(())
     }
 
-    /// Records the attributes of the directory in the reply to a change of an entry.
-    pub(crate) fn note_changed_directory(&self, sent: SentChange, directory: Option<Attributes>) {
-        if let Some(mut attributes) = directory {
+    /// Records the attributes of a directory in the reply to a change of an entry. `None` means
+    /// that the change has failed, but may have been executed. A reply to a repetition contains no
+    /// attributes. In both cases the attributes from before the change are forgotten.
+    pub(crate) fn note_changed_directory(
+        &self,
+        directory: InodeId,
+        sent: SentChange,
+        reply: Option<&Option<Attributes>>,
+    ) {
+        let changes = &self.mount().directory_changes;
+        changes.forget(directory);
+        if let Some(Some(attributes)) = reply {
+            let mut attributes = attributes.clone();
             self.note_attributes(&mut attributes);
-            self.mount().directory_changes.note(sent, &attributes, skep_env::now());
+            changes.note(sent, &attributes, skep_env::now());
         }
     }
 

@@ -69,9 +69,12 @@ pub(crate) struct ChunkFile {
     pub(crate) is_recent: Cell<bool>,
 }
 
-/// The writes of a chunk file that hold its lock.
+/// The writes of a chunk file that hold its lock, and its early write-backs.
 #[derive(Debug, Default)]
 pub(crate) struct WritesInProgress {
+    /// Error of an early write-back. The kernel may have dropped its pages and may report the error
+    /// to no sync, so the next sync of this file fails with it.
+    pub(crate) failed_write_back: RefCell<Option<std::io::Error>>,
     /// The ends of their ranges, which may lie beyond the size of the file.
     ends: RefCell<Vec<u64>>,
     /// Whether the file may be longer than its logical size, since a failed write was undone while

@@ -65,7 +65,9 @@ impl ChunkStore {
             self.sync_all().await?;
         }
         let changes = file.changes.get();
-        match file.file.sync_data().await {
+        let synced = file.file.sync_data().await;
+        let early = file.writes.failed_write_back.take();
+        match early.map_or(synced, Err) {
             Ok(()) => {
                 file.synced_changes.set(changes.max(file.synced_changes.get()));
                 Ok(())

@@ -8,12 +8,16 @@
 //! (docs/design/0003-chunk-store.md) holds in any order. A worker of the kernel allocates the
 //! blocks and sends the requests to the disk.
 //!
-//! Errors need no handling here: the kernel reports a failed write-back to the next sync.
+//! # Errors
+//! The kernel reports most errors of the device to the next sync. But a file system that cannot
+//! allocate blocks may return its error only to the write-back, and drop the pages. So the chunk
+//! file keeps such an error for its next sync.
 
 use super::chunk_file::ChunkFile;
 use crate::limits::{MAX_WRITE_BACKS, SLOW_PAUSE, SLOW_WRITE, WRITE_BACK_BYTES};
 use skep_format::chunk::{REGION_BYTES, page_offset};
 use std::cell::Cell;
+use std::io;
 use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
@@ -48,10 +52,14 @@ impl DiskLoad {
             return;
         }
         self.write_backs.set(self.write_backs.get() + 1);
-        let (file, count) = (file.file.clone(), Rc::clone(&self.write_backs));
+        let (file, count) = (Rc::clone(file), Rc::clone(&self.write_backs));
         let range = page_offset(region)..page_offset(region + 1);
         skep_env::spawn(async move {
-            file.begin_write_back(range).await.ok();
+            if let Err(error) = file.file.begin_write_back(range).await
+                && may_lose_pages(&error)
+            {
+                keep_error(&file, error);
+            }
             count.set(count.get() - 1);
         })
         .detach();
@@ -63,9 +71,34 @@ fn completes_region(range: &Range<u64>) -> bool {
     range.end.is_multiple_of(REGION_BYTES) && range.end - range.start >= WRITE_BACK_BYTES
 }
 
+/// Whether the kernel may have dropped pages that it could not write. Other errors mean that the
+/// write-back did not begin.
+fn may_lose_pages(error: &io::Error) -> bool {
+    use io::ErrorKind::{
+        Interrupted, InvalidInput, NotSeekable, OutOfMemory, Unsupported, WouldBlock,
+    };
+    let not_begun = [Interrupted, InvalidInput, NotSeekable, OutOfMemory, Unsupported, WouldBlock];
+    !not_begun.contains(&error.kind())
+}
+
+/// Makes the next sync of the file fail with an error of a write-back.
+fn keep_error(file: &ChunkFile, error: io::Error) {
+    tracing::error!("{}: an early write-back has failed: {error}", file.path.display());
+    file.writes.failed_write_back.borrow_mut().get_or_insert(error);
+    // The next sync must not be left out, even if an earlier one has covered all changes.
+    file.note_change();
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_errors_after_its_begin_can_lose_pages() {
+        let may = |kind: io::ErrorKind| may_lose_pages(&kind.into());
+        assert!(may(io::ErrorKind::StorageFull) && may(io::ErrorKind::Other));
+        assert!(!may(io::ErrorKind::Interrupted) && !may(io::ErrorKind::InvalidInput));
+    }
 
     #[test]
     fn only_a_long_write_to_the_end_completes_a_region() {
