@@ -26,8 +26,8 @@ const EXAMPLES: &[Example] = &[
 
 /// Connect to every server, and list problems with their remedies
 ///
-/// Also compares the latencies of all targets for two seconds: slow disks and links, and load that
-/// holds others up, are problems too. `skep why` explains them.
+/// Also compares the latencies of all targets for two seconds, and lists slow disks and links, and
+/// load that holds others up. They leave the cluster healthy. `skep why` explains them.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct CheckArgs {
@@ -108,6 +108,8 @@ fn report(nodes: Vec<NodeReport>, before: &Fetched, now: &Fetched) -> Report {
         what: problem.what,
         remedy: problem.remedy.to_owned(),
     }));
+    // Load makes no cluster unhealthy: scripts that wait for a healthy cluster must end.
+    let healthy = problems.is_empty();
     let evidence = Evidence::between(&before.round, &now.round);
     let found = causes(&evidence, &now.map, &Thresholds::default());
     problems.extend(found.into_iter().map(|cause| Problem {
@@ -115,7 +117,7 @@ fn report(nodes: Vec<NodeReport>, before: &Fetched, now: &Fetched) -> Report {
         what: cause.what,
         remedy: cause.remedy,
     }));
-    Report { healthy: problems.is_empty(), nodes, problems }
+    Report { healthy, nodes, problems }
 }
 
 /// Connects to each target of a node, since each target has its own thread. Connects to the node
@@ -170,10 +172,11 @@ fn as_text(report: &Report) -> String {
         }
         text.push('\n');
     }
-    if report.healthy {
+    if report.problems.is_empty() {
         return text + "The cluster is healthy.\n";
     }
-    let _ = writeln!(text, "Problems\n==========");
+    let title = if report.healthy { "The cluster is healthy, but slow" } else { "Problems" };
+    let _ = writeln!(text, "{title}\n==========");
     for problem in &report.problems {
         let _ = writeln!(text, "- {}\n  {}", problem.what, problem.remedy);
     }
