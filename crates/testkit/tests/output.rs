@@ -68,6 +68,7 @@ fn locker(path: &Path) -> Child {
     command.spawn().expect("python3 can be started")
 }
 
+/// Command: skep why.
 #[test]
 fn json_output_matches_its_schemas() {
     let shape = Shape { metadata_targets: 2, ..Shape::small() };
@@ -112,6 +113,8 @@ fn json_output_matches_its_schemas() {
         (&["lock", "list", "--paths"], "lock-list"),
         (&["health", "df"], "health-df"),
         (&["health", "check"], "health-check"),
+        (&["why"], "why"),
+        (&["why", &file_path], "why"),
         (&["entry", "info", &file_path], "entry-info"),
         (&["entry", "info", &root], "entry-info"),
         (&["entry", "path", "0-1"], "entry-path"),
@@ -164,6 +167,7 @@ fn json_output_matches_its_schemas() {
     cluster.kill_all();
 }
 
+/// Command: skep fsck.
 #[test]
 fn output_of_up_and_down_matches_its_schema() {
     let scratch = Scratch::new();
