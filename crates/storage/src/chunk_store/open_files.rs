@@ -144,8 +144,9 @@ impl OpenFiles {
     }
 
     /// Moves the hand until it has evicted `files` files and `pages` pages, or has passed all files
-    /// three times. Files with unsynced changes are evicted only in the third pass, and then many
-    /// at once, so that the next evictions need not pass all files again.
+    /// three times. A file with an error for its next sync stays. Files with unsynced changes are
+    /// evicted only in the third pass, and then many at once, so that the next evictions need not
+    /// pass all files again.
     fn evict(&mut self, mut files: usize, mut pages: usize) {
         let length = self.clock.len();
         for step in 0..3 * length {
@@ -160,7 +161,9 @@ impl OpenFiles {
             let Some(key) = self.clock.pop_front() else { return };
             let Some(file) = self.files.get(&key) else { continue };
             let is_unsynced = file.has_unsynced_changes();
-            let is_used = file.is_recent.replace(false) || Rc::strong_count(file) > 1;
+            let is_used = file.is_recent.replace(false)
+                || Rc::strong_count(file) > 1
+                || file.writes.failed_write_back.borrow().is_some();
             if is_used || (is_unsynced && step < 2 * length) {
                 self.clock.push_back(key);
                 continue;
@@ -223,6 +226,18 @@ mod tests {
         assert!(cache.get(&keys[0]).is_some() && cache.get(&keys[1]).is_none());
         assert!(cache.get(&keys[2]).is_some());
         cache.check_invariants();
+    }
+
+    #[test]
+    fn error_of_a_write_back_is_not_evicted() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut cache = OpenFiles::new(3);
+        let failed = file(dir.path(), 1);
+        let error = std::io::Error::from(std::io::ErrorKind::StorageFull);
+        failed.writes.failed_write_back.replace(Some(error));
+        cache.insert(&failed);
+        drop(failed);
+        assert!(!cache.evict_one());
     }
 
     #[test]

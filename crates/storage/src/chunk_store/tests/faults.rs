@@ -160,7 +160,10 @@ fn lost_write_back_changes_the_incarnation() {
     std::fs::create_dir(&target).unwrap();
     skep_env::block_on(async move {
         let store = open(&target);
-        write(&store, key(1), 0, &pattern(1, 40 * MIB as usize)).await.unwrap();
+        // Writes that are too short to begin an early write-back, which would use the file.
+        for (index, piece) in pattern(1, 40 * MIB as usize).chunks(32 << 10).enumerate() {
+            write(&store, key(1), index as u64 * (32 << 10), piece).await.unwrap();
+        }
         let incarnation = store.incarnation();
         // The file leaves the cache with unsynced changes. The kernel then writes it back, fails,
         // and drops its pages and the error of the file.
