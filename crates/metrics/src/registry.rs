@@ -129,7 +129,7 @@ mod tests {
     fn removed_part_takes_its_series_along() {
         let (registry, part) = (Registry::new(), Registry::new());
         registry.add(Arc::clone(&part) as _);
-        part.gauge(&catalog::NODE_INFO, &Vec::new()).set(1);
+        part.gauge(&catalog::NODE_MAP_VERSION, &Vec::new()).set(1);
         let count = || registry.snapshot().iter().count();
         assert_eq!(count(), 1);
         registry.remove(&part);

@@ -68,6 +68,26 @@ fn locker(path: &Path) -> Child {
     command.spawn().expect("python3 can be started")
 }
 
+/// If a service is unreachable, some fields have a value only then, and other fields are null.
+fn check_output_without_a_service(cluster: &Cluster) {
+    let storage = cluster.processes("storage").pop().expect("it runs");
+    storage.signal(Signal::STOP);
+    let data = cluster.data().display().to_string();
+    let ask = |arguments: &[&str]| {
+        let more = ["--cluster", &data, "--output", "json"];
+        cluster::skep([arguments, &more].concat())
+    };
+    let found = wait_for("it is missed", PATIENCE, || {
+        let found = ask(&["health", "check"]);
+        (found.status.code() == Some(1)).then_some(found)
+    });
+    check("health-check", &parse(&found.stdout));
+    let levels = ask(&["node", "log-level", "all"]);
+    assert_eq!(levels.status.code(), Some(1), "a service did not answer: {}", levels.stdout);
+    check("node-log-level", &parse(&levels.stdout));
+    storage.signal(Signal::CONT);
+}
+
 /// Command: skep why.
 #[test]
 fn json_output_matches_its_schemas() {
@@ -144,24 +164,7 @@ fn json_output_matches_its_schemas() {
         let status = wait_for("a locker ends", PATIENCE, || locker.try_wait().expect("ours"));
         assert!(status.success(), "{status}");
     }
-    // An unreachable service: some fields have a value only in this case, and other fields are
-    // null.
-    let storage = cluster.processes("storage").pop().expect("it runs");
-    storage.signal(Signal::STOP);
-    let data = cluster.data().display().to_string();
-    let ask = |arguments: &[&str]| {
-        let more = ["--cluster", &data, "--output", "json"];
-        cluster::skep([arguments, &more].concat())
-    };
-    let found = wait_for("it is missed", PATIENCE, || {
-        let found = ask(&["health", "check"]);
-        (found.status.code() == Some(1)).then_some(found)
-    });
-    check("health-check", &parse(&found.stdout));
-    let levels = ask(&["node", "log-level", "all"]);
-    assert_eq!(levels.status.code(), Some(1), "a service did not answer: {}", levels.stdout);
-    check("node-log-level", &parse(&levels.stdout));
-    storage.signal(Signal::CONT);
+    check_output_without_a_service(&cluster);
     drop(file);
     drop(second);
     cluster.kill_all();

@@ -152,7 +152,7 @@ impl Supervisor {
         }
         monitor.signal(libc::SIGKILL);
         print_line(&format!(
-            "warning: the monitor did not start, so there is no history of the load, no alerts and \
+            "warning: the monitor did not start, so the load has no history, no alerts and \
              no web page; files do not depend on it. `skep monitor` starts it later; its log is \
              {}:\n{}",
             self.plan.layout.log("monitor").display(),

@@ -10,8 +10,8 @@ use skep_types::{Error, ErrorCode, Result};
 use std::path::PathBuf;
 
 const EXAMPLES: &[Example] = &[(
-    "on the management host, into a file that only root can read",
-    "(umask 077; skep token replace --directory /srv/skep/management > new-token)",
+    "on the management host; run `umask 077` before you send the output to a file",
+    "skep token replace --directory /srv/skep/management",
 )];
 
 /// Create a new token on the management host and print it; keep it secret
