@@ -110,9 +110,10 @@ fn crc32c(bytes: &[u8]) -> u32 {
     !crc
 }
 
-/// Returns the first frame of a connection that offers the protocol versions `oldest` to `newest`.
-/// The test builds the frame from docs/protocol, without Skep's own code.
-fn hello(cluster: [u8; 16], oldest: u16, newest: u16) -> Vec<u8> {
+/// Returns the first frame of a connection that offers the protocol versions `oldest` to `newest`,
+/// and the secret with this id. The test builds the frame from docs/protocol, without Skep's own
+/// code.
+fn hello(cluster: [u8; 16], oldest: u16, newest: u16, secret: u64) -> Vec<u8> {
     let mut body = cluster.to_vec();
     body.extend(oldest.to_le_bytes());
     body.extend(newest.to_le_bytes());
@@ -121,6 +122,9 @@ fn hello(cluster: [u8; 16], oldest: u16, newest: u16) -> Vec<u8> {
     body.extend([4, 0, 0, 0, 0, 0, 0, 0, 0]);
     body.extend([0; 8]);
     body.extend([7; 16]);
+    // The number of secrets, and their ids.
+    body.extend(1_u32.to_le_bytes());
+    body.extend(secret.to_le_bytes());
     let mut frame = b"SKEP\x80\0\0\0".to_vec();
     frame.extend([1, 0, 1, 0, 1, 0, 0, 0]);
     frame.extend((body.len() as u32).to_le_bytes());
@@ -153,11 +157,16 @@ fn newer_peer_is_refused_unless_it_supports_our_version() {
     let id = key.split('-').nth(1).expect("a token names its cluster");
     let byte = |at: usize| u8::from_str_radix(&id[2 * at..2 * at + 2], 16).expect("hexadecimal");
     let id: [u8; 16] = std::array::from_fn(byte);
-    let (status, text) = ask(address, &hello(id, 7, 9));
+    let management = cluster.data().join("management").display().to_string();
+    let listed = skep(["token", "list", "--directory", &management, "--output", "json"]);
+    let listed: serde_json::Value = serde_json::from_str(&listed.expect_success()).expect("JSON");
+    let secret = listed[0]["id"].as_str().expect("a text");
+    let secret = u64::from_str_radix(secret, 16).expect("hexadecimal");
+    let (status, text) = ask(address, &hello(id, 7, 9, secret));
     assert_ne!(status, 0);
     check_message(&text, &["7 to 9", "upgrade"]);
     // A client that offers the current and the next version gets a challenge.
-    assert_eq!(ask(address, &hello(id, 1, 2)).0, 0);
+    assert_eq!(ask(address, &hello(id, 1, 2, secret)).0, 0);
 }
 
 /// Stops a cluster. Returns the processes of its services of one role, with their command lines.

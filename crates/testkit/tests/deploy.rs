@@ -126,7 +126,10 @@ impl Site {
     /// Returns all files in the places where a deployment creates some, and the contents of fstab.
     fn contents(&self) -> Vec<String> {
         let list = |host: &PageHost| {
-            let line = format!("find {PLACES} -xdev | sort; cat /etc/fstab || true");
+            // `mount` keeps its own table in /run/mount.
+            let line = format!(
+                "find {PLACES} -xdev -not -path '/run/mount*' | sort; cat /etc/fstab || true"
+            );
             host.run(&line).expect_success()
         };
         self.hosts.iter().map(list).collect()
