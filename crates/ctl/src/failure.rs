@@ -20,6 +20,8 @@ const UNREACHABLE: u8 = 3;
 const NOT_FOUND: u8 = 4;
 /// Exit code: the token is wrong, or the user has no permission.
 const REFUSED: u8 = 5;
+/// Exit code: the command succeeded on some hosts only, and can be repeated for the others.
+pub(crate) const PARTIAL: u8 = 6;
 
 /// A failure, as JSON.
 #[derive(Debug, Serialize)]

@@ -379,10 +379,7 @@ fn host(entry: HostEntry, problems: &mut Vec<String>) -> Host {
         false => entry.network,
     };
     for it in network.iter().chain([&address]) {
-        if it.is_empty()
-            || !it.chars().all(|it| it.is_ascii_alphanumeric() || ".:-_".contains(it))
-            || it.starts_with('-')
-        {
+        if !is_address(it) {
             problems.push(format!(
                 "host {name}: invalid address '{it}': expected a name or an IP address"
             ));
@@ -456,13 +453,19 @@ fn check_places(
     }
 }
 
-fn is_name(name: &str) -> bool {
+/// Whether a text is a host name or an IP address, which may stand in a script without quotes.
+pub(crate) fn is_address(text: &str) -> bool {
+    let letters = |it: char| it.is_ascii_alphanumeric() || ".:-_".contains(it);
+    !text.is_empty() && !text.starts_with('-') && text.chars().all(letters)
+}
+
+pub(crate) fn is_name(name: &str) -> bool {
     let letters = |it: char| it.is_ascii_lowercase() || it.is_ascii_digit() || it == '-';
     !name.is_empty() && name.len() <= 40 && !name.starts_with('-') && name.chars().all(letters)
 }
 
 /// Whether a path may stand in a script without quotes.
-fn is_path(path: &str) -> bool {
+pub(crate) fn is_path(path: &str) -> bool {
     let parts = path.strip_prefix('/').map(|rest| rest.split('/').collect::<Vec<_>>());
     let letters = |it: char| it.is_ascii_alphanumeric() || "._+@:-".contains(it);
     parts.is_some_and(|parts| {

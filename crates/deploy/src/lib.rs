@@ -1,5 +1,5 @@
 //! Deploys clusters over ssh (`skep deploy`): from one file of hosts and roles to a mounted and
-//! verified cluster.
+//! verified cluster. Makes file systems of the hosts of a job (`skep ondemand`).
 //!
 //! Owns:
 //! - [`hosts`]: the file of hosts, and its checks
@@ -11,6 +11,7 @@
 //! - [`ssh`]: sessions of the host's own `ssh` client
 //! - [`execute`]: runs steps on many hosts at a time
 //! - [`commands`]: plan, apply, upgrade, remove, destroy, status
+//! - [`ondemand`]: file systems of the local disks of a job's hosts
 //!
 //! `hosts`, `facts`, `checks`, `plan`, `config` and `actions` are pure. The crate starts the
 //! program `skep` on hosts and links none of its libraries. It stores no state on the deploying
@@ -23,5 +24,6 @@ pub mod config;
 pub mod execute;
 pub mod facts;
 pub mod hosts;
+pub mod ondemand;
 pub mod plan;
 pub mod ssh;

@@ -3,7 +3,7 @@
 //! A script arrives on standard input, so secrets in it appear in no list of processes and in no
 //! file. Only a script that precedes a payload (the program) is on the command line. `ssh` itself
 //! decides about keys and known hosts: this module never asks, and never accepts an unknown host
-//! key.
+//! key. [`run_here`] runs a script on this host instead.
 
 use crate::hosts::{Deployment, Host};
 use serde::Serialize;
@@ -176,6 +176,33 @@ impl<'a> Ssh<'a> {
         let what = format!("cannot reach host {} by ssh ({place}): {reason}; {way_out}", host.name);
         Error::new(code, what)
     }
+}
+
+/// Runs a script on this host, as the user of this process.
+///
+/// # Errors
+/// Returns `Io` with the script's standard error if the script fails.
+pub fn run_here(script: &str) -> Result<Output> {
+    let mut shell = Command::new("sh");
+    shell.arg("-s").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let began = now();
+    let mut child = shell.spawn().map_err(|error| Error::from(error).within("cannot run sh"))?;
+    if let Some(mut input) = child.stdin.take() {
+        // A script that ends early closes the pipe. Its exit code has the reason.
+        let _ = input.write_all(script.as_bytes());
+    }
+    let output = child.wait_with_output()?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    if output.status.success() {
+        return Ok(Output { text, began, ended: now() });
+    }
+    let errors = String::from_utf8_lossy(&output.stderr);
+    let why = match last_lines(&errors, &text) {
+        // A script that was killed has printed nothing.
+        lines if lines.is_empty() => format!("the script ended early ({})", output.status),
+        lines => lines,
+    };
+    Err(Error::new(ErrorCode::Io, why))
 }
 
 fn no_root(host: &Host, errors: &str) -> Error {

@@ -199,6 +199,29 @@ impl PageHost {
         self.running.push(command.spawn().expect("nsenter can be started"));
     }
 
+    /// Starts `sshd` on the host, which accepts this public key for root, and waits until it
+    /// listens.
+    ///
+    /// # Panics
+    /// Panics if it does not listen.
+    pub fn serve_ssh(&mut self, key: &str) {
+        self.run(&format!(
+            "rm -rf ~root/.ssh; mkdir -p /run/sshd ~root/.ssh\n\
+             echo '{}' >~root/.ssh/authorized_keys\n\
+             ssh-keygen -q -t ed25519 -N '' -f /etc/ssh/test_host_key",
+            key.trim()
+        ))
+        .expect_success();
+        self.start(
+            "/usr/sbin/sshd -D -e -f /dev/null -h /etc/ssh/test_host_key -o UsePAM=no \
+             -o StrictModes=no -o PasswordAuthentication=no -o PidFile=none",
+        );
+        let log = self.log();
+        wait_for("sshd listens", PATIENCE, || {
+            files::read_to_string(&log).contains("Server listening").then_some(())
+        });
+    }
+
     /// Returns the path of the log of the command that was started last.
     pub fn log(&self) -> PathBuf {
         self.root.join(format!("{}-{}.log", self.name, self.starts))

@@ -38,21 +38,8 @@ impl Site {
         let mut hosts = Vec::new();
         for (index, name) in names.iter().enumerate() {
             let mut host = network.host(name, &format!("10.0.0.{}/24", index + 1));
-            host.run(&format!(
-                "rm -rf /usr/bin/skep ~root/.ssh /var/log/skep /run/skep\n\
-                 mkdir -p /run/sshd ~root/.ssh\n\
-                 echo '{}' >~root/.ssh/authorized_keys\n\
-                 ssh-keygen -q -t ed25519 -N '' -f /etc/ssh/test_host_key",
-                key.trim()
-            ))
-            .expect_success();
-            host.start(
-                "/usr/sbin/sshd -D -e -f /dev/null -h /etc/ssh/test_host_key -o UsePAM=no \
-                 -o StrictModes=no -o PasswordAuthentication=no -o PidFile=none",
-            );
-            wait_for("sshd listens", PATIENCE, || {
-                files::read_to_string(host.log()).contains("Server listening").then_some(())
-            });
+            host.run("rm -rf /usr/bin/skep /var/log/skep /run/skep").expect_success();
+            host.serve_ssh(&key);
             hosts.push(host);
         }
         Self { hosts, admin, _network: network }

@@ -105,6 +105,13 @@ const SUITES: &[Suite] = &[
         operations: None, in_ci: false,
     },
     Suite {
+        name: "slurm", about: "jobs of Slurm on four nodes with file systems on demand",
+        test: "external", case: "external::slurm",
+        programs: &[("slurmctld", "slurmctld"), ("slurmd", "slurmd"), ("sbatch", "slurm-client"),
+            ("munged", "munge")],
+        operations: None, in_ci: false,
+    },
+    Suite {
         name: "templates", about: "the linters of AWS and Terraform on the templates in deploy/",
         test: "external", case: "external::templates",
         programs: &[("cfn-lint", "pip install cfn-lint"),

@@ -21,6 +21,7 @@ mod metadata;
 mod monitor;
 pub(crate) mod mount;
 mod node;
+mod ondemand;
 mod plan;
 mod service;
 mod session;
@@ -88,6 +89,8 @@ pub(crate) enum Verb {
     Tune(tune::TuneVerb),
     #[command(subcommand)]
     Deploy(deploy::DeployVerb),
+    #[command(subcommand)]
+    Ondemand(ondemand::OndemandVerb),
     Management(management::ManagementArgs),
     Metadata(metadata::MetadataArgs),
     Storage(storage::StorageArgs),
@@ -140,6 +143,7 @@ impl Verb {
             Self::Plan(verb) => verb.run(),
             Self::Tune(verb) => verb.run(),
             Self::Deploy(verb) => verb.run(),
+            Self::Ondemand(verb) => verb.run(),
             Self::Management(args) => done(management::run(&args)),
             Self::Metadata(args) => done(metadata::run(&args)),
             Self::Storage(args) => done(storage::run(&args)),

@@ -7,6 +7,7 @@ mod dbench;
 mod mpi;
 mod postgres;
 mod prometheus;
+mod slurm;
 mod templates;
 mod xfstests;
 
@@ -20,6 +21,7 @@ const CASES: &[Case<()>] = &[
     Case { name: "dbench", body: dbench::runs_on_two_mounts },
     Case { name: "prometheus", body: prometheus::shows_a_cluster_on_every_panel },
     Case { name: "mpi", body: mpi::ranks_of_two_mounts_write_one_file },
+    Case { name: "slurm", body: slurm::jobs_get_a_file_system_on_demand },
     Case { name: "templates", body: templates::pass_the_linters_of_their_vendors },
     Case { name: "xfstests", body: xfstests::fails_only_where_it_is_known_to },
 ];

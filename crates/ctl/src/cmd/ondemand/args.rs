@@ -1,0 +1,197 @@
+//! Options that the subcommands of `skep ondemand` share.
+
+use clap::Args;
+use skep_deploy::ondemand::{OnDemand, OnDemandOutcome, Reach, Run, read_hosts, run_of_job, shown};
+use skep_types::{Error, ErrorCode, Result};
+use std::path::PathBuf;
+
+/// The hosts, and the places of the file system on them.
+#[derive(Debug, Args)]
+pub(super) struct OndemandArgs {
+    /// List of hosts, one per line: works on all of them by ssh. The first one serves names, and
+    /// all store data
+    #[arg(long, value_name = "FILE", conflicts_with = "job", required_unless_present = "job")]
+    hosts: Option<PathBuf>,
+    /// In the prolog or epilog of a Slurm job: works on this node only, as its part of the file
+    /// system of all nodes of the job. Needs the same secret on all nodes
+    #[arg(long)]
+    job: bool,
+    /// Name of the file system [default: `ondemand`, or `job-` and the number of the job]
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+    /// Directory on a local disk of each host, whose entries only root can replace
+    #[arg(long, value_name = "DIR", default_value = "/var/lib")]
+    directory: String,
+    /// Mount point on each host
+    #[arg(long, value_name = "DIR", default_value = "/mnt/ondemand")]
+    mount: String,
+    /// First of the three ports of the services on each host
+    #[arg(long, value_name = "PORT", default_value_t = 7600,
+        value_parser = clap::value_parser!(u16).range(1024..65533))]
+    port: u16,
+    /// With --job: file with the secret of the site, at least 32 random bytes
+    #[arg(long, value_name = "FILE", default_value = "/etc/skep/ondemand.secret")]
+    secret: PathBuf,
+    /// Seconds after which a host gives up
+    #[arg(long, value_name = "SECONDS", default_value_t = 60,
+        value_parser = clap::value_parser!(u32).range(1..3600))]
+    patience: u32,
+}
+
+impl OndemandArgs {
+    /// Returns the file system for a start, its run, and the hosts to work on. `owner` is the user
+    /// that owns the top directory; `None` means the user of the job.
+    pub(super) fn start(&self, owner: Option<u32>) -> Result<(OnDemand, Run, Reach)> {
+        if let Some(file) = &self.hosts {
+            let system = self.system("ondemand", read_hosts(file)?, owner)?;
+            return Ok((system, Run::random()?, Reach::Ssh));
+        }
+        let name = name_of_job()?;
+        let hosts = node_names(&variable(&["SLURM_JOB_NODELIST", "SLURM_NODELIST"])?)?;
+        let here = variable(&["SLURMD_NODENAME"])?;
+        let user = variable(&["SLURM_JOB_UID"])?;
+        let user = user.parse::<u32>().map_err(|_| {
+            let what = format!("invalid SLURM_JOB_UID '{user}': expected a number");
+            Error::new(ErrorCode::Configuration, what)
+        })?;
+        let system = self.system(&name, hosts, Some(owner.unwrap_or(user)))?;
+        let run = run_of_job(&self.secret, &system.name)?;
+        Ok((system, run, Reach::Here(here)))
+    }
+
+    /// Returns the file system for `status` and `stop`, and the hosts to work on.
+    pub(super) fn existing(&self) -> Result<(OnDemand, Reach)> {
+        if let Some(file) = &self.hosts {
+            return Ok((self.system("ondemand", read_hosts(file)?, None)?, Reach::Ssh));
+        }
+        let here = "localhost".to_owned();
+        Ok((self.system(&name_of_job()?, vec![here.clone()], None)?, Reach::Here(here)))
+    }
+
+    fn system(&self, name: &str, hosts: Vec<String>, owner: Option<u32>) -> Result<OnDemand> {
+        let system = OnDemand {
+            name: self.name.clone().unwrap_or_else(|| name.to_owned()),
+            hosts,
+            directory: self.directory.clone(),
+            mount: self.mount.clone(),
+            port: self.port,
+            owner,
+            patience: self.patience,
+        };
+        system.check()?;
+        Ok(system)
+    }
+}
+
+fn name_of_job() -> Result<String> {
+    Ok(format!("job-{}", variable(&["SLURM_JOB_ID"])?))
+}
+
+/// Returns the value of the first of these environment variables that is set.
+fn variable(names: &[&str]) -> Result<String> {
+    let value = names.iter().find_map(|name| std::env::var(name).ok());
+    value.filter(|value| !value.is_empty()).ok_or_else(|| {
+        let what = format!(
+            "cannot use --job: {} is not set; run the command in the prolog or epilog of slurmd, \
+             or name the hosts with --hosts",
+            names.join(" or ")
+        );
+        Error::new(ErrorCode::Configuration, what)
+    })
+}
+
+/// Expands a list of nodes of Slurm, such as `n[1-4]`, by Slurm's own program.
+fn node_names(list: &str) -> Result<Vec<String>> {
+    let refuse = |reason: String| {
+        let what = format!("cannot expand the list of nodes '{list}' with scontrol: {reason}");
+        Error::new(ErrorCode::NotFound, format!("{what}; check that scontrol is in the PATH"))
+    };
+    let mut scontrol = std::process::Command::new("scontrol");
+    let output = scontrol.args(["show", "hostnames", list]).output();
+    let output = output.map_err(|error| refuse(error.to_string()))?;
+    if !output.status.success() {
+        return Err(refuse(String::from_utf8_lossy(&output.stderr).trim().to_owned()));
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect())
+}
+
+/// Returns the error of a command that failed on some hosts. `None` means that it succeeded on all.
+pub(super) fn failure(what: &str, outcome: &OnDemandOutcome) -> Option<Error> {
+    if outcome.problems.is_empty() {
+        return None;
+    }
+    let what = format!("cannot {what} {}:{}", outcome.name, problems(outcome));
+    Some(Error::new(ErrorCode::Io, what))
+}
+
+/// Returns the problems of hosts, one per line. Hosts with the same problem are in one line.
+pub(super) fn problems(outcome: &OnDemandOutcome) -> String {
+    let mut lines: Vec<(&str, Vec<String>)> = Vec::new();
+    for it in &outcome.problems {
+        match lines.iter_mut().find(|(problem, _)| *problem == it.problem) {
+            Some((_, hosts)) => hosts.push(it.host.clone()),
+            None => lines.push((&it.problem, vec![it.host.clone()])),
+        }
+    }
+    let lines = lines.iter().map(|(problem, hosts)| format!("\n  {}: {problem}", shown(hosts)));
+    lines.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+    use skep_deploy::ssh::HostProblem;
+
+    #[derive(Debug, Parser)]
+    struct Line {
+        #[command(flatten)]
+        ondemand: OndemandArgs,
+    }
+
+    fn parse(words: &str) -> Result<OndemandArgs, clap::Error> {
+        let line = Line::try_parse_from(["x"].into_iter().chain(words.split_whitespace()));
+        line.map(|it| it.ondemand)
+    }
+
+    fn outcome(problems: &[(&str, &str)]) -> OnDemandOutcome {
+        let problem = |(host, problem): &(&str, &str)| HostProblem {
+            host: (*host).to_owned(),
+            problem: (*problem).to_owned(),
+        };
+        OnDemandOutcome {
+            name: "x".into(),
+            mount: "/mnt/x".into(),
+            hosts: Vec::new(),
+            problems: problems.iter().map(problem).collect(),
+            seconds: 1.0,
+        }
+    }
+
+    #[test]
+    fn a_list_or_a_job_is_required_and_not_both() {
+        assert!(parse("--hosts nodes").is_ok());
+        assert!(parse("--job").is_ok());
+        for wrong in ["", "--hosts nodes --job", "--hosts n --port 80"] {
+            assert!(parse(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn options_reach_the_file_system_of_the_hosts() {
+        let args = parse("--hosts n --name a --directory /local --mount /s --port 9000");
+        let system = args.unwrap().system("ondemand", vec!["n1".into()], Some(7)).unwrap();
+        assert_eq!((system.name.as_str(), system.port, system.owner), ("a", 9000, Some(7)));
+        assert_eq!((system.directory.as_str(), system.mount.as_str()), ("/local", "/s"));
+        let system = parse("--hosts n").unwrap().system("job-3", vec!["n1".into()], None).unwrap();
+        assert_eq!((system.name.as_str(), system.directory.as_str()), ("job-3", "/var/lib"));
+    }
+
+    #[test]
+    fn hosts_with_the_same_problem_share_a_line() {
+        assert!(failure("start", &outcome(&[])).is_none());
+        let some = outcome(&[("n1", "is running"), ("n2", "no answer"), ("n3", "is running")]);
+        let error = failure("start", &some).unwrap();
+        assert_eq!(error.context(), "cannot start x:\n  n1, n3: is running\n  n2: no answer");
+    }
+}

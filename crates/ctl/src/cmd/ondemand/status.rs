@@ -1,0 +1,44 @@
+//! `skep ondemand status`: the processes and mounts of a file system of the hosts of a job.
+
+use super::args::{OndemandArgs, problems};
+use crate::help::{Example, examples};
+use crate::output::{print, render, table};
+use skep_deploy::ondemand::{Command, OnDemandOutcome};
+use skep_types::Result;
+use std::process::ExitCode;
+
+const EXAMPLES: &[Example] =
+    &[("of the hosts in a file, by ssh", "skep ondemand status --hosts nodes")];
+
+/// Show the processes of each host, and whether the file system is mounted. Exit code 1 means that
+/// it is not mounted on all hosts
+#[derive(Debug, clap::Args)]
+#[command(after_help = examples(EXAMPLES))]
+pub(crate) struct StatusArgs {
+    #[command(flatten)]
+    ondemand: OndemandArgs,
+}
+
+pub(crate) fn run(args: &StatusArgs) -> Result<ExitCode> {
+    let (system, reach) = args.ondemand.existing()?;
+    let outcome = system.run(Command::Status, None, &reach)?;
+    print(&outcome, as_text)?;
+    let is_complete = outcome.problems.is_empty() && outcome.hosts.iter().all(|it| it.is_mounted);
+    Ok(if is_complete { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+fn as_text(outcome: &OnDemandOutcome) -> String {
+    let mut shown = table(&["Host", "Running", "Mount", "Since"]);
+    for host in &outcome.hosts {
+        let running = host.running.join(", ");
+        let running = if running.is_empty() { "-" } else { running.as_str() };
+        let mount = if host.is_mounted { outcome.mount.as_str() } else { "-" };
+        let since = host.since.as_deref().unwrap_or("-");
+        shown.add_row([host.host.as_str(), running, mount, since]);
+    }
+    let text = render(&shown);
+    if outcome.problems.is_empty() {
+        return text.trim_end().to_owned();
+    }
+    format!("{}\nHosts that did not answer:{}", text.trim_end(), problems(outcome))
+}

@@ -1,0 +1,431 @@
+//! File systems on demand (`skep ondemand`): of the local disks of a job's hosts, without
+//! redundancy, for the time of the job.
+//!
+//! Owns the list of hosts, the token and the id of a run, and the script of each host. The first host
+//! runs management and metadata, and each host runs storage and one mount. All hosts start at the
+//! same time: they have the token before management exists. The scripts run over ssh
+//! ([`crate::ssh`]), or on this host for its part of a batch job. `scripts/ondemand.sh` owns what
+//! happens on a host: locks, checks of paths, and the removal.
+
+use crate::execute::in_parallel;
+use crate::hosts::{
+    Deployment, Host, MountSettings, Role, SshSettings, is_address, is_name, is_path,
+};
+use crate::ssh::{HostProblem, Ssh, run_here};
+use serde::Serialize;
+use sha2::{Digest, Sha256};
+use skep_types::{Error, ErrorCode, Result};
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+const SCRIPT: &str = include_str!("scripts/ondemand.sh");
+/// Shortest secret of a site.
+const SECRET_BYTES: usize = 32;
+/// Largest number of hosts of one file system.
+const MAX_HOSTS: usize = 1024;
+/// Number of digits in the id of a run.
+const RUN_DIGITS: usize = 16;
+/// Largest number of hosts that a message lists.
+const SHOWN_HOSTS: usize = 8;
+
+/// A file system on demand.
+#[derive(Debug, Clone)]
+pub struct OnDemand {
+    /// Its name, which distinguishes it from others on the same hosts.
+    pub name: String,
+    /// Addresses of all hosts, the first one with management and metadata.
+    pub hosts: Vec<String>,
+    /// Directory on a local disk of each host.
+    pub directory: String,
+    /// Mount point on each host.
+    pub mount: String,
+    /// The first of three ports.
+    pub port: u16,
+    /// User that owns the top directory. `None` means that all users may write to it.
+    pub owner: Option<u32>,
+    /// Limit of each command on a host, in seconds.
+    pub patience: u32,
+}
+
+/// Token and id of one start. All hosts of the start have the same.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Run {
+    token: String,
+    /// 16 hexadecimal digits in all paths of the run.
+    id: String,
+}
+
+/// A command on the hosts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Command {
+    /// Refuse a start that cannot succeed. Changes nothing.
+    Check,
+    /// Make the file system and mount it.
+    Start,
+    /// Unmount and remove it. With a run, only the part that this run has made.
+    Stop,
+    /// Observe it.
+    Status,
+}
+
+/// The place where the commands of hosts run.
+#[derive(Debug, Clone)]
+pub enum Reach {
+    /// On all hosts, by ssh.
+    Ssh,
+    /// On this host only, which has this address in the list.
+    Here(String),
+}
+
+/// The state of one host.
+#[derive(Debug, Serialize)]
+pub struct HostState {
+    /// Its address.
+    pub host: String,
+    /// The processes that run there: services and `mount`.
+    pub running: Vec<String>,
+    /// Whether the file system is mounted there.
+    pub is_mounted: bool,
+    /// Beginning of the start, in UTC. `None` means that no start has succeeded.
+    pub since: Option<String>,
+}
+
+/// The result of a command.
+#[derive(Debug, Serialize)]
+pub struct OnDemandOutcome {
+    /// Name of the file system.
+    pub name: String,
+    /// Mount point.
+    pub mount: String,
+    /// Hosts on which the command succeeded.
+    pub hosts: Vec<HostState>,
+    /// Hosts on which the command failed.
+    pub problems: Vec<HostProblem>,
+    /// Duration of the command.
+    pub seconds: f64,
+}
+
+/// Reads a list of hosts: one per line, as in a host file of MPI. Further words of a line, empty
+/// lines and lines with `#` do not count; a host that appears again counts once.
+///
+/// # Errors
+/// - `NotFound` if the file cannot be read.
+/// - `Configuration` if there is no host, or one that is neither a name nor an address.
+pub fn read_hosts(path: &Path) -> Result<Vec<String>> {
+    let text = std::fs::read_to_string(path).map_err(|error| {
+        let what = format!("cannot read the list of hosts {}: {error}", path.display());
+        Error::new(ErrorCode::NotFound, format!("{what}; name one with --hosts"))
+    })?;
+    let mut hosts: Vec<String> = Vec::new();
+    for line in text.lines() {
+        let word = line.split_whitespace().next().unwrap_or_default();
+        if word.is_empty() || word.starts_with('#') || hosts.iter().any(|it| it == word) {
+            continue;
+        }
+        hosts.push(word.to_owned());
+    }
+    check_hosts(&hosts).map_err(|error| error.within(path.display()))?;
+    Ok(hosts)
+}
+
+fn check_hosts(hosts: &[String]) -> Result<()> {
+    let refuse = |what: String| Err(Error::new(ErrorCode::Configuration, what));
+    if hosts.is_empty() || hosts.len() > MAX_HOSTS {
+        return refuse(format!("{} hosts: expected 1 to {MAX_HOSTS}, one per line", hosts.len()));
+    }
+    match hosts.iter().find(|host| !is_address(host)) {
+        Some(host) => refuse(format!("invalid host '{host}': expected a name or an address")),
+        None => Ok(()),
+    }
+}
+
+/// Returns the run of a batch job. All hosts of the job compute the same one from the secret that the
+/// site has on each of them, so it needs no way between the hosts.
+///
+/// # Errors
+/// - `NotFound` if the file with the secret cannot be read.
+/// - `Configuration` if the secret is too short, or if users other than its owner can read it.
+pub fn run_of_job(secret: &Path, job: &str) -> Result<Run> {
+    use std::os::unix::fs::PermissionsExt;
+    let shown = secret.display();
+    let read = || -> std::io::Result<(Vec<u8>, u32)> {
+        Ok((std::fs::read(secret)?, std::fs::metadata(secret)?.permissions().mode()))
+    };
+    let (bytes, mode) = read().map_err(|error| {
+        let what = format!(
+            "cannot read the secret {shown}: {error}; create it with `(umask 077; head -c 32 \
+             /dev/urandom >{shown})`, and copy it to all nodes"
+        );
+        Error::new(ErrorCode::NotFound, what)
+    })?;
+    if bytes.len() < SECRET_BYTES {
+        let what = format!("{shown} has {} bytes: expected {SECRET_BYTES} or more", bytes.len());
+        return Err(Error::new(ErrorCode::Configuration, what));
+    }
+    if mode & 0o077 != 0 {
+        let what = format!("other users can read the secret {shown}: run `chmod 600 {shown}`");
+        return Err(Error::new(ErrorCode::Configuration, what));
+    }
+    Ok(Run::of(&bytes, job))
+}
+
+impl Run {
+    /// Returns a random run.
+    ///
+    /// # Errors
+    /// Returns an error if the system has no random numbers.
+    pub fn random() -> Result<Self> {
+        use std::io::Read;
+        let mut secret = [0; SECRET_BYTES];
+        std::fs::File::open("/dev/urandom")?.read_exact(&mut secret)?;
+        Ok(Self::of(&secret, ""))
+    }
+
+    fn of(secret: &[u8], name: &str) -> Self {
+        let derived = |purpose: &str| {
+            // Hashed twice, so that no token follows from another one.
+            let inner = Sha256::new().chain_update(secret).chain_update(purpose).chain_update(name);
+            let outer = Sha256::new().chain_update(secret).chain_update(inner.finalize());
+            outer.finalize().iter().fold(String::new(), |mut text, byte| {
+                let _ = write!(text, "{byte:02x}");
+                text
+            })
+        };
+        let token = format!("skep1-{}-{}", &derived("cluster")[..32], derived("secret"));
+        Self { token, id: derived("run")[..RUN_DIGITS].to_owned() }
+    }
+}
+
+impl OnDemand {
+    /// Checks the parts that stand in scripts.
+    ///
+    /// # Errors
+    /// Returns `Configuration` with the first wrong part.
+    pub fn check(&self) -> Result<()> {
+        let refuse = |what: String| Err(Error::new(ErrorCode::Configuration, what));
+        check_hosts(&self.hosts)?;
+        if !is_name(&self.name) {
+            return refuse(format!(
+                "invalid name '{}': expected letters a to z, digits and '-'",
+                self.name
+            ));
+        }
+        for (what, path) in [("directory", &self.directory), ("mount point", &self.mount)] {
+            if !is_path(path) {
+                return refuse(format!(
+                    "invalid {what} '{path}': expected an absolute path below the root directory"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs a command on all hosts, or on this one. Every host is tried, even if others fail. A start
+    /// needs a run.
+    ///
+    /// # Errors
+    /// Returns an error if this host is not in the list.
+    pub fn run(
+        &self,
+        command: Command,
+        run: Option<&Run>,
+        reach: &Reach,
+    ) -> Result<OnDemandOutcome> {
+        let begin = Instant::now();
+        let hosts = match reach {
+            Reach::Ssh => self.hosts.clone(),
+            Reach::Here(name) if self.hosts.contains(name) => vec![name.clone()],
+            Reach::Here(name) => {
+                let what = format!(
+                    "host {name} is not one of the hosts of the job: {}",
+                    self.hosts.join(", ")
+                );
+                return Err(Error::new(ErrorCode::Configuration, what));
+            }
+        };
+        let deployment = self.deployment();
+        let ssh = Ssh::new(&deployment);
+        // All at the same time: each waits for the others.
+        let results = in_parallel(&hosts, hosts.len(), |host| {
+            let script = self.script(host, command, run);
+            match reach {
+                Reach::Ssh => ssh.run(deployment.host(host)?, &script),
+                Reach::Here(_) => run_here(&script),
+            }
+        });
+        let (mut states, mut problems) = (Vec::new(), Vec::new());
+        for (host, result) in hosts.into_iter().zip(results) {
+            match result {
+                Ok(output) => states.push(state(host, &output.text)),
+                Err(error) => {
+                    problems.push(HostProblem { host, problem: error.context().to_owned() });
+                }
+            }
+        }
+        Ok(OnDemandOutcome {
+            name: self.name.clone(),
+            mount: self.mount.clone(),
+            hosts: states,
+            problems,
+            seconds: begin.elapsed().as_secs_f64(),
+        })
+    }
+
+    fn deployment(&self) -> Deployment {
+        let host = |address: &String| Host {
+            name: address.clone(),
+            address: address.clone(),
+            network: vec![address.clone()],
+            roles: vec![Role::Storage, Role::Client],
+            domain: String::new(),
+            disks: Vec::new(),
+            directories: Vec::new(),
+        };
+        Deployment {
+            cluster: self.name.clone(),
+            ssh: SshSettings::default(),
+            mount: MountSettings { point: self.mount.clone(), options: String::new() },
+            hosts: self.hosts.iter().map(host).collect(),
+            directory: PathBuf::new(),
+        }
+    }
+
+    /// Returns the script of a host. All values are safe without quotes, except lists and empty ones.
+    fn script(&self, host: &str, command: Command, run: Option<&Run>) -> String {
+        let first = self.hosts.first().map_or("", String::as_str);
+        let verb = match command {
+            Command::Check => "check",
+            // Clients and tests see the state after a start.
+            Command::Start => "start; status",
+            Command::Stop => "stop",
+            Command::Status => "status",
+        };
+        let variables = [
+            ("NAME", self.name.clone()),
+            ("RUN", run.map(|it| it.id.clone()).unwrap_or_default()),
+            ("HOST", host.to_owned()),
+            ("HOSTS", shown(&self.hosts)),
+            ("TOKEN", run.map(|it| it.token.clone()).unwrap_or_default()),
+            ("FIRST", first.to_owned()),
+            ("IS_FIRST", if first == host { "yes" } else { "no" }.to_owned()),
+            ("SERVERS", self.hosts.len().to_string()),
+            ("DIRECTORY", self.directory.clone()),
+            ("MOUNT", self.mount.clone()),
+            ("PORT", self.port.to_string()),
+            ("OWNER", self.owner.map(|it| it.to_string()).unwrap_or_default()),
+            ("PATIENCE", self.patience.to_string()),
+        ];
+        let mut script = String::new();
+        for (name, value) in variables {
+            let _ = writeln!(script, "{name}='{value}'");
+        }
+        // The programs of the script must not read the rest of it as their input.
+        let _ = writeln!(script, "{SCRIPT}{{ {verb}; }} </dev/null");
+        script
+    }
+}
+
+/// Returns a list of hosts for a message.
+pub fn shown(hosts: &[String]) -> String {
+    let list = hosts.iter().take(SHOWN_HOSTS).map(String::as_str).collect::<Vec<_>>().join(", ");
+    match hosts.len() > SHOWN_HOSTS {
+        true => format!("{list}, ... ({} hosts)", hosts.len()),
+        false => list,
+    }
+}
+
+fn state(host: String, text: &str) -> HostState {
+    let values = |name: &str| -> Vec<String> {
+        let facts = text.lines().filter_map(|line| line.split_once('\t'));
+        facts.filter(|(key, _)| *key == name).map(|(_, value)| value.to_owned()).collect()
+    };
+    HostState {
+        host,
+        running: values("runs"),
+        is_mounted: !values("mounted").is_empty(),
+        since: values("since").pop(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn good() -> OnDemand {
+        OnDemand {
+            name: "job-7".into(),
+            hosts: vec!["n1".into(), "10.0.0.2".into()],
+            directory: "/local".into(),
+            mount: "/mnt/scratch".into(),
+            port: 7600,
+            owner: Some(1000),
+            patience: 60,
+        }
+    }
+
+    #[test]
+    fn hosts_of_one_job_compute_one_token_and_run() {
+        let run = Run::of(&[7; 32], "31");
+        assert_eq!(run, Run::of(&[7; 32], "31"));
+        assert_eq!(run.token.len(), "skep1-".len() + 32 + 1 + 64);
+        assert_eq!(run.id.len(), RUN_DIGITS);
+        for other in [Run::of(&[7; 32], "32"), Run::of(&[8; 32], "31"), Run::random().unwrap()] {
+            assert_ne!(run.token, other.token);
+            assert_ne!(run.id, other.id);
+        }
+        // The id stands in lists of processes.
+        assert!(!run.token.contains(&run.id));
+        assert_ne!(Run::random().unwrap(), Run::random().unwrap());
+    }
+
+    #[test]
+    fn names_that_a_shell_would_run_are_refused() {
+        good().check().unwrap();
+        let check = |change: fn(&mut OnDemand), word: &str| {
+            let mut bad = good();
+            change(&mut bad);
+            let error = bad.check().unwrap_err();
+            assert!(error.context().contains(word), "{word}: {error}");
+        };
+        check(|it| it.name = "$(id)".into(), "invalid name '$(id)'");
+        check(|it| it.name = "a.b".into(), "invalid name 'a.b'");
+        check(|it| it.hosts.push("a;b".into()), "invalid host 'a;b'");
+        check(|it| it.hosts.push("a'b".into()), "invalid host 'a'b'");
+        check(|it| it.directory = "relative".into(), "invalid directory");
+        check(|it| it.directory = "/a/../b".into(), "invalid directory");
+        check(|it| it.mount = "/".into(), "invalid mount point");
+        check(|it| it.mount = "/a'b".into(), "invalid mount point");
+        check(|it| it.hosts.clear(), "0 hosts");
+    }
+
+    #[test]
+    fn only_the_first_host_is_management() {
+        let run = Run::of(&[7; 32], "31");
+        let first = good().script("n1", Command::Start, Some(&run));
+        let second = good().script("10.0.0.2", Command::Start, Some(&run));
+        for line in ["HOST='n1'", "IS_FIRST='yes'", "{ start; status; } </dev/null"] {
+            assert!(first.lines().any(|it| it == line), "{line}: {first}");
+        }
+        for line in ["HOST='10.0.0.2'", "IS_FIRST='no'", "FIRST='n1'", "SERVERS='2'"] {
+            assert!(second.lines().any(|it| it == line), "{line}: {second}");
+        }
+        for script in [&first, &second] {
+            assert!(script.contains(&format!("RUN='{}'\n", run.id)), "{script}");
+        }
+    }
+
+    #[test]
+    fn stop_of_a_name_has_no_secret_and_no_run() {
+        let script = good().script("n1", Command::Stop, None);
+        assert!(script.contains("RUN=''\n") && script.contains("TOKEN=''\n"), "{script}");
+        assert!(script.ends_with("{ stop; } </dev/null\n"), "{script}");
+    }
+
+    #[test]
+    fn messages_list_at_most_eight_hosts() {
+        let hosts: Vec<String> = (1..=9).map(|it| format!("n{it}")).collect();
+        assert_eq!(shown(&hosts[..2]), "n1, n2");
+        assert_eq!(shown(&hosts), "n1, n2, n3, n4, n5, n6, n7, n8, ... (9 hosts)");
+    }
+}

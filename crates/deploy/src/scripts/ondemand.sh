@@ -1,0 +1,387 @@
+# One host of a file system on demand. Variables: NAME, RUN (16 hexadecimal digits of this start, or
+# empty: all runs of the name), HOST (address of this host in the list), HOSTS (the list, for
+# messages), TOKEN, FIRST (address of the first host), IS_FIRST, SERVERS (number of hosts),
+# DIRECTORY, MOUNT, PORT, OWNER (user id, or empty), PATIENCE (seconds).
+#
+# A run has one directory, PARENT/NAME.RUN. Its path is in the arguments of all processes of the
+# run, and is the source of its mount. So a removal finds exactly what the run has made, after every
+# interruption. Each start and each removal of a run locks its directory (descriptor 8). The
+# beginning of a start locks PARENT (descriptor 9), and each removal has a shared lock on it.
+#
+# The script runs as root on hosts with other users. PARENT is closed to them, and check_path
+# refuses paths that they could replace. `stat` and `rm` do not follow symbolic links.
+#
+# `set -e` does not work in functions of a condition, so each step of a removal has `|| die`.
+set -eu
+umask 077
+PATH=/usr/sbin:/usr/bin:/sbin:/bin
+export PATH LC_ALL=C
+unset CDPATH
+sockets=/run/skep
+identity="$(uname -n) $(cat /etc/machine-id 2>/dev/null || true)"
+boot=$(cat /proc/sys/kernel/random/boot_id)
+# Limit of a removal, in seconds.
+REMOVAL=30
+die() { printf '%s\n' "$*" >&2; exit 1; }
+after() { echo $(($(date +%s) + $1)); }
+await() { # time limit, description, command...
+  limit=$1 what=$2; shift 2
+  until "$@"; do
+    [ "$(date +%s)" -lt "$limit" ] || die "$what in time"
+    sleep 0.1
+  done
+}
+
+# Ends the script unless an entry is a directory of root.
+check_directory() { # description, path
+  facts=$(stat -c '%u %a %F' "$2" 2>/dev/null) || die "$1 $2 does not exist or is not readable"
+  owner=${facts%% *} kind=${facts#* * } mode=${facts#* } mode=${mode%% *}
+  [ "$kind" = directory ] || die "$1 $2 is a $kind: expected a directory; name its real path"
+  [ "$owner" = 0 ] ||
+    die "$1 $2 belongs to user $owner, who could replace its contents; name another one"
+}
+# Ends the script unless only root can replace the entries of each directory on a path.
+check_path() { # description, path
+  walked='' rest=${2#/}
+  while :; do
+    check_directory "$1" "${walked:-/}"
+    # In a directory with the sticky bit, users cannot replace the entries of others.
+    if [ $((0$mode & 022)) != 0 ] && [ $((0$mode & 01000)) = 0 ]; then
+      die "$1: users can replace the entries of ${walked:-/} (mode $mode): run" \
+        "\`chmod go-w ${walked:-/}\`, or name another one"
+    fi
+    [ -n "$rest" ] || break
+    walked=$walked/${rest%%/*}
+    case "$rest" in */*) rest=${rest#*/} ;; *) rest='' ;; esac
+  done
+}
+check_mount_point() {
+  above=${MOUNT%/*}
+  check_path 'mount point' "${above:-/}"
+  if top=$(top_mount "$MOUNT"); then
+    # An earlier start of the same name that did not end: the removal of its remains unmounts it.
+    case "${top#fuse.skep }" in "$parent/$NAME".*) return ;; esac
+    die "$MOUNT is a mount point already ($top); choose another one with --mount"
+  fi
+  if [ -e "$MOUNT" ] || [ -L "$MOUNT" ]; then check_directory 'mount point' "$MOUNT"; fi
+}
+# Ends the script unless other users have no access to the directory of all runs.
+check_parent() {
+  check_directory directory "$parent"
+  [ "$mode" = 700 ] ||
+    die "directory $parent has the mode $mode: expected 700; remove it, or name another directory" \
+      "with --directory"
+}
+
+# Locks the directory of all runs. For a start (-x) it creates the directory. For a removal (-s) it
+# fails if the directory does not exist.
+lock_parent() { # -x or -s
+  limit=$(after "$PATIENCE")
+  until [ "$(date +%s)" -ge "$limit" ]; do
+    if [ "$1" = -x ]; then mkdir "$parent" 2>/dev/null || true; fi
+    if [ ! -e "$parent" ] && [ ! -L "$parent" ]; then
+      [ "$1" = -s ] || die "cannot create the directory $parent"
+      return 1
+    fi
+    check_parent
+    command exec 9<"$parent" || continue
+    flock "$1" -w "$PATIENCE" 9 ||
+      die "another skep ondemand uses $parent for $PATIENCE s; try again"
+    # A removal of the last run may have removed the directory before this lock. With the lock, the
+    # directory stays.
+    if [ "$parent" -ef /proc/self/fd/9 ]; then check_parent; return 0; fi
+  done
+  die "cannot lock $parent in time; try again"
+}
+
+# Prints the mounts of this host: mount point, type, source. Later mounts cover earlier ones.
+mounts() {
+  awk '{ for (i = 7; i < NF && $i != "-"; i++); print $5, $(i + 1), $(i + 2) }' \
+    /proc/self/mountinfo
+}
+# Prints type and source of the uppermost mount on a directory, or fails if there is none.
+top_mount() { # mount point
+  mounts | awk -v at="$1" '$1 == at { top = $2 " " $3 } END { print top; exit top == "" }'
+}
+# Prints the processes of runs: pid, command, directory of the run. Of root and of this host only:
+# containers share the list of processes with their host.
+processes() {
+  network=$(readlink /proc/self/ns/net)
+  for process in $(grep -ls '^skep' /proc/[0-9]*/comm | sed 's/comm$/cmdline/' |
+    xargs -r grep -lasF -- "$parent/"); do
+    process=${process%/cmdline}
+    [ "$(stat -c %u "$process" 2>/dev/null)" = 0 ] || continue
+    [ "$(readlink "$process/ns/net" 2>/dev/null)" = "$network" ] || continue
+    { tr '\000' '\n' <"$process/cmdline"; } 2>/dev/null |
+      awk -v pid="${process#/proc/}" -v parent="$parent/" '
+        NR == 2 { command = $0 }
+        index($0, parent) == 1 {
+          run = substr($0, length(parent) + 1)
+          sub("/.*", "", run)
+          if (run ~ /^[a-z0-9-]+[.][0-9a-f]+$/) { print pid, command, parent run; exit }
+        }'
+  done
+}
+processes_of() { processes | awk -v run="$1" '$3 == run'; } # directory of a run
+# Prints the directories of the runs of NAME. Each of directory, processes and mount may be missing.
+runs() {
+  {
+    for found in "$parent/$NAME".*; do if [ -d "$found" ]; then echo "$found"; fi; done
+    processes | awk '{ print $3 }'
+    mounts | awk '$2 == "fuse.skep" { print $3 }'
+  } | awk -v prefix="$parent/$NAME." -v run="$RUN" '
+    index($0, prefix) == 1 {
+      digits = substr($0, length(prefix) + 1)
+      if (digits ~ /^[0-9a-f]+$/ && (run == "" || run == digits)) print
+    }' | sort -u
+}
+fact() { cat "$1/$2" 2>/dev/null || true; } # directory of a run, name
+# Whether another host has made the directory of a run: it is on a shared file system.
+is_foreign() { # directory of a run
+  address=$(fact "$1" address)
+  if [ -z "$address" ]; then return 1; fi
+  [ "$(fact "$1" identity)" != "$identity" ] || { [ "$1" = "$run" ] && [ "$address" != "$HOST" ]; }
+}
+refuse_shared() { # directory of a run
+  die "$1 belongs to host $(fact "$1" address) ($(fact "$1" identity)): $DIRECTORY is on a shared" \
+    "file system; name a directory on a local disk with --directory, or, if it is this host that" \
+    "has a new name, remove $1/address"
+}
+# Ends the script if a start of the name has succeeded, and nothing has removed it.
+refuse_second() { # directory of a run
+  if [ -e "$1/complete" ] && [ "$(fact "$1" boot)" = "$boot" ]; then
+    since="since $(fact "$1" started) on hosts $(fact "$1" hosts)"
+    [ -n "$(processes_of "$1")" ] ||
+      die "$NAME exists $since, but its processes here were killed; stop it first"
+    die "$NAME is running $since; stop it first"
+  fi
+}
+
+unmount() { # directory of a run
+  mounts | awk -v run="$1" '$2 == "fuse.skep" && $3 == run { print $1 }' | while read -r point; do
+    top=$(top_mount "$point") || continue
+    [ "$top" = "fuse.skep $1" ] ||
+      die "cannot unmount $point: another file system ($top) is mounted over it; unmount that first"
+    # By force, since the data end here: without its services, the mount could not write.
+    umount -i -c -f -l "$point" || die "cannot unmount $point"
+  done
+}
+end_processes() { # directory of a run
+  processes_of "$1" | while read -r pid _; do kill -9 "$pid" 2>/dev/null || true; done
+}
+have_ended() { # directory of a run
+  end_processes "$1"
+  [ -z "$(processes_of "$1")" ]
+}
+# Removes a run. The caller has locked its directory, if there is one.
+remove() { # directory of a run
+  rm -f "$1/complete" || die "cannot change $1"
+  mount_pids=$(processes_of "$1" | awk '$2 == "mount" { print $1 }')
+  unmount "$1" || exit 1
+  # The process of an unmounted mount ends by itself. All others are killed.
+  tries=20
+  while [ "$tries" -gt 0 ] && processes_of "$1" | grep -q ' mount '; do
+    tries=$((tries - 1)); sleep 0.1
+  done
+  await "$(after $REMOVAL)" "the processes of $1 did not end" have_ended "$1"
+  # One of these processes may have mounted just before its end.
+  unmount "$1" || exit 1
+  # Mounts that were killed leave their sockets.
+  for pid in $mount_pids $(fact "$1" mount-pid); do
+    # A process that has ended, and whose parent has not waited for it, has no arguments.
+    grep -qas . "/proc/$pid/cmdline" || rm -f "$sockets/mount-$pid.sock"
+  done
+  if [ -e "$1/made-sockets" ]; then rmdir "$sockets" 2>/dev/null || true; fi
+  made=$(fact "$1" made-mount-point)
+  if [ -n "$made" ]; then rmdir "$made" 2>/dev/null || true; fi
+  inside=$(mounts | awk -v prefix="$1/" 'index($1 "/", prefix) == 1 { print $1; exit }')
+  [ -z "$inside" ] || die "cannot remove $1: a file system is mounted on $inside; unmount it first"
+  rm -rf --one-file-system -- "$1" || die "cannot remove $1"
+}
+# Locks the directory of a run, and removes the run. Ends a start that still works on it.
+stop_run() { # directory of a run
+  if is_foreign "$1"; then
+    # The removal of a failed start removes its own part only.
+    if [ -n "$RUN" ]; then return 0; fi
+    refuse_shared "$1"
+  fi
+  if [ -d "$1" ] && command exec 8<"$1"; then
+    if ! flock -n 8; then
+      pid=$(fact "$1" starter)
+      # Only the process that has this directory open is the start of this run.
+      if [ -n "$pid" ] && [ "$(readlink "/proc/$pid/fd/8" 2>/dev/null)" = "$1" ]; then
+        kill "$pid" 2>/dev/null || true
+      fi
+      end_processes "$1"
+      flock -w "$PATIENCE" 8 || die "another skep ondemand works on $1 for $PATIENCE s; try again"
+    fi
+  fi
+  remove "$1"
+  exec 8<&-
+}
+# Removes what interrupted starts and crashes of this host have left. Needs the lock of PARENT.
+remove_remains() {
+  # A directory with this name has no process and no mount yet.
+  rm -rf --one-file-system -- "$parent"/.new.*
+  for found in "$parent"/*.*; do
+    [ -d "$found" ] || continue
+    # After a boot of the host nothing of a run is alive.
+    case "$found" in
+      "$parent/$NAME".*) ;;
+      *) if [ "$(fact "$found" boot)" = "$boot" ]; then continue; fi ;;
+    esac
+    command exec 8<"$found" || continue
+    if flock -n 8; then
+      remove "$found"
+    else
+      case "$found" in "$parent/$NAME".*)
+        die "another command starts or stops $NAME on this host; try again when it has ended" ;;
+      esac
+    fi
+  done
+  exec 8<&-
+  # Processes and mounts of runs without a directory.
+  for found in $(RUN='' runs); do remove "$found"; done
+}
+
+listens() { # port
+  awk -v port=":$(printf %04X "$1")" '
+    $4 == "0A" && substr($2, length($2) - 4) == port { found = 1 }
+    END { exit !found }' /proc/net/tcp /proc/net/tcp6
+}
+check_ports() {
+  last=$((PORT + 2)) port=$PORT
+  if [ "$IS_FIRST" != yes ]; then port=$last; fi
+  while [ "$port" -le "$last" ]; do
+    ! listens "$port" || die "another program listens on port $port; choose others with --port"
+    port=$((port + 1))
+  done
+}
+# Refuses a start that cannot succeed on this host. Changes nothing.
+check() {
+  command -v skep >/dev/null || die "skep is not installed; install its package on all hosts"
+  if [ -e "$parent" ] || [ -L "$parent" ]; then check_parent; fi
+  check_mount_point
+  remains=$(RUN='' runs)
+  for found in $remains; do refuse_second "$found"; done
+  # Remains may still use the ports: the start removes them first.
+  [ -n "$remains" ] || check_ports
+}
+run_service() { # kind, port, options
+  kind=$1 port=$2; shift 2
+  set -- --directory "$run/$kind" --listen "0.0.0.0:$port" --set node.metrics=none "$@"
+  text=$(skep "$kind" --init --token-file "$run/join-token" "$@" 2>&1 8>&-) ||
+    die "cannot initialise $kind: $text"
+  setsid skep "$kind" "$@" </dev/null >>"$run/$kind.log" 2>&1 8>&- &
+  service=$!
+  serves() {
+    [ -d "/proc/$service" ] || die "$kind ended: $(tail -n 3 "$run/$kind.log")"
+    listens "$port"
+  }
+  await "$deadline" "$kind did not listen on port $port" serves
+}
+# Creates the directory of the run, with its facts from the first moment on, and locks it.
+make_run() {
+  new=$(mktemp -d "$parent/.new.XXXXXX")
+  command exec 8<"$new"
+  flock -n 8
+  echo "$identity" >"$new/identity"
+  echo "$HOST" >"$new/address"
+  echo "$boot" >"$new/boot"
+  echo "$HOSTS" >"$new/hosts"
+  date -u +%Y-%m-%dT%H:%M:%SZ >"$new/started"
+  echo $$ >"$new/starter"
+  echo "$TOKEN@$FIRST:$PORT" >"$new/join-token"
+  if ! mv -T "$new" "$run" 2>/dev/null; then
+    rm -rf --one-file-system -- "$new"
+    refuse_shared "$run"
+  fi
+}
+start() {
+  deadline=$(after "$PATIENCE")
+  check
+  lock_parent -x
+  for found in "$parent"/*.*; do
+    if is_foreign "$found"; then refuse_shared "$found"; fi
+  done
+  for found in $(RUN='' runs); do refuse_second "$found"; done
+  remove_remains
+  check_ports
+  make_run
+  # A failure and an interruption remove what exists by then.
+  trap 'trap - EXIT HUP INT TERM; remove "$run"; remove_parent' EXIT
+  trap 'exit 1' HUP INT TERM
+  exec 9<&-
+  if [ "$IS_FIRST" = yes ]; then
+    run_service management "$PORT" --advertise "$FIRST"
+    run_service metadata $((PORT + 1)) --target "$run/metadata-target"
+  fi
+  run_service storage $((PORT + 2)) --target "$run/storage-target"
+  if [ "$IS_FIRST" = yes ]; then
+    has_all() {
+      [ "$(skep target list --cluster "$run" --output ndjson 2>/dev/null 8>&- |
+        grep '"kind":"storage"' | grep -c '"reachability":"Online"')" -ge "$SERVERS" ]
+    }
+    await "$deadline" "not all of $SERVERS storage servers have registered" has_all
+    text=$(skep cluster format --cluster "$run" 2>&1 8>&-) ||
+      die "cannot format the file system: $text"
+  fi
+  check_mount_point
+  if [ ! -d "$MOUNT" ]; then
+    # The note precedes the directory, so that no interruption leaves a directory without a note.
+    echo "$MOUNT" >"$run/made-mount-point"
+    (umask 022; mkdir "$MOUNT")
+  fi
+  if [ ! -d "$sockets" ]; then : >"$run/made-sockets"; fi
+  # The mount's source is the directory of the run: its token is there.
+  text=$(skep mount --cluster "$run" --retry "$PATIENCE" \
+    -o "nosuid,nodev,log_file=$run/mount.log" "$MOUNT" 2>&1 8>&-) ||
+    die "cannot mount the file system: $text"
+  processes_of "$run" | awk '$2 == "mount" { print $1 }' >"$run/mount-pid"
+  if [ "$IS_FIRST" = yes ]; then
+    if [ -n "$OWNER" ]; then chown "$OWNER" "$MOUNT"; else chmod 1777 "$MOUNT"; fi
+  fi
+  : >"$run/complete"
+  trap - EXIT HUP INT TERM
+}
+# Removes the directory of all runs if it is empty, and no other command works on a run.
+remove_parent() {
+  [ -d "$parent" ] && command exec 9<"$parent" || return 0
+  if flock -n 9; then
+    # Of a start that was killed before it had a run.
+    rm -rf --one-file-system -- "$parent"/.new.*
+    rmdir "$parent" 2>/dev/null || true
+  fi
+  exec 9<&-
+}
+stop() {
+  lock_parent -s || true
+  failed=''
+  for found in $(runs); do
+    # Each one in its own shell: a run that cannot be removed does not keep the others.
+    set +e
+    (set -e; stop_run "$found")
+    # shellcheck disable=SC2181 # In a condition, the first error would not end it.
+    if [ $? != 0 ]; then failed=yes; fi
+    set -e
+  done
+  # Its own shared lock would prevent the removal.
+  exec 9<&-
+  remove_parent
+  [ -z "$failed" ] || exit 1
+}
+# Prints one fact per line: name, tab, value.
+status() {
+  for found in $(runs); do
+    processes_of "$found" | awk '{ print "runs\t" $2 }'
+    mounts | awk -v run="$found" '
+      $2 == "fuse.skep" && $3 == run { print "mounted\t" $1; exit }'
+    if [ -e "$found/complete" ]; then printf 'since\t%s\n' "$(fact "$found" started)"; fi
+    printf 'run\t%s\n' "${found##*.}"
+  done
+}
+
+[ "$(id -u)" = 0 ] || die "cannot work on this host as user $(id -un): mounts need root"
+parent=$DIRECTORY/skep-ondemand
+run=$parent/$NAME.$RUN
+check_path directory "$DIRECTORY"

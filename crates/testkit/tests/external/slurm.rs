@@ -1,0 +1,162 @@
+//! Jobs of a real Slurm on four nodes get a file system on demand by a line in their scripts, and
+//! nothing is left of it: after the end of the job, after `scancel`, and after a node died.
+
+use skep_testkit::page::{PageHost, PageNetwork};
+use skep_testkit::{files, wait_for};
+use std::fmt::Write;
+use std::path::Path;
+use std::time::Duration;
+
+const NODES: usize = 4;
+/// A job waits for the scheduler, for the prolog of all nodes, and for the end of cancelled steps.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+struct Slurm {
+    // Fields are dropped in this order: hosts before their switch.
+    nodes: Vec<PageHost>,
+    control: PageHost,
+    _network: PageNetwork,
+}
+
+fn settings() -> String {
+    let mut text = "ClusterName=test\nSlurmctldHost=control(10.0.0.99)\nSlurmUser=root\n\
+        AuthType=auth/munge\nCryptoType=crypto/munge\nStateSaveLocation=/srv/state\n\
+        SlurmdSpoolDir=/srv/spool\nSlurmctldPidFile=/srv/slurmctld.pid\n\
+        SlurmdPidFile=/srv/slurmd.pid\nProctrackType=proctrack/pgid\nTaskPlugin=task/none\n\
+        MpiDefault=none\nReturnToService=2\nSlurmdTimeout=20\nKillWait=2\n\
+        SelectType=select/cons_tres\nPrologFlags=Alloc\nProlog=/srv/prolog.sh\n\
+        Epilog=/srv/epilog.sh\n"
+        .to_owned();
+    for node in 1..=NODES {
+        let _ =
+            writeln!(text, "NodeName=n{node} NodeAddr=10.0.0.{node} Feature=skep State=UNKNOWN");
+    }
+    text + &format!("PartitionName=all Nodes=n[1-{NODES}] Default=YES State=UP\n")
+}
+
+impl Slurm {
+    fn new() -> Self {
+        let network = PageNetwork::new();
+        let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/slurm");
+        let [prolog, epilog] =
+            ["prolog.sh", "epilog.sh"].map(|name| files::read_to_string(directory.join(name)));
+        let names: String = (1..=NODES).map(|it| format!("10.0.0.{it} n{it}\n")).collect();
+        let names = format!("127.0.0.1 localhost\n10.0.0.99 control\n{names}");
+        let settings = settings();
+        let host = |name: &str, address: usize, daemon: &str| {
+            let mut host = network.host(name, &format!("10.0.0.{address}/24"));
+            host.run(&format!(
+                "strip /usr/bin/skep; rm -rf /run/skep\n\
+                 mkdir -p /srv/local /srv/state /srv/spool /etc/slurm /etc/skep /run/munge\n\
+                 mount --bind /srv/local /var/lib\n\
+                 cat >/etc/hosts <<'END OF FILE'\n{names}END OF FILE\n\
+                 cat >/etc/slurm/slurm.conf <<'END OF FILE'\n{settings}END OF FILE\n\
+                 echo 'CgroupPlugin=cgroup/v1' >/etc/slurm/cgroup.conf\n\
+                 cat >/srv/prolog.sh <<'END OF FILE'\n{prolog}END OF FILE\n\
+                 cat >/srv/epilog.sh <<'END OF FILE'\n{epilog}END OF FILE\n\
+                 chmod 755 /srv/prolog.sh /srv/epilog.sh\n\
+                 (umask 077; printf %032d 7 >/etc/skep/ondemand.secret)\n\
+                 mkdir -p /var/lib/munge /var/log/munge; chmod 755 /run/munge\n\
+                 chown -R munge /run/munge /var/lib/munge /var/log/munge /etc/munge\n\
+                 su munge -s /bin/sh -c 'munged --force'"
+            ))
+            .expect_success();
+            start(&mut host, daemon);
+            host
+        };
+        let control = host("control", 99, "slurmctld -D");
+        let nodes = (1..=NODES)
+            .map(|node| host(&format!("n{node}"), node, &format!("slurmd -D -N n{node}")))
+            .collect();
+        Self { nodes, control, _network: network }
+    }
+
+    /// Submits a job on all nodes. Returns its number.
+    fn submit(&self, script: &str, constraint: &str) -> String {
+        let line = format!(
+            "cat >/srv/job.sh <<'END OF FILE'\n#!/bin/sh\n#SBATCH {constraint}\n{script}\n\
+             END OF FILE\n\
+             sbatch --parsable -N{NODES} --chdir=/srv --output=/srv/output /srv/job.sh"
+        );
+        self.control.run(&line).expect_success().trim().to_owned()
+    }
+
+    fn await_state(&self, job: &str, state: &str) {
+        wait_for(&format!("job {job} is {state}"), PATIENCE, || {
+            let shown = self.control.run(&format!("scontrol show job {job}")).stdout;
+            // A job counts as running while the prolog still works.
+            let is_there = shown.contains(&format!("JobState={state}"));
+            let is_ready = state != "RUNNING" || !shown.contains("Reason=Prolog");
+            (is_there && is_ready).then_some(())
+        });
+    }
+
+    /// Waits until no file, mount or process of a file system is left on the nodes.
+    fn await_removal(&self, nodes: &[usize]) {
+        let look = "ls -d /var/lib/skep-ondemand 2>/dev/null || true; ls -d /mnt/ondemand 2>/dev/null || true\n\
+            grep fuse.skep /proc/mounts || true; own=$(readlink /proc/self/ns/net)\n\
+            for process in /proc/[0-9]*; do\n\
+            if [ \"$(readlink $process/ns/net)\" = \"$own\" ]; then cat $process/comm; fi\n\
+            done 2>/dev/null | grep '^skep' || true";
+        for node in nodes {
+            wait_for("nothing is left", PATIENCE, || {
+                let left = self.nodes[node - 1].run(look);
+                (left.stdout.is_empty() && left.status.success()).then_some(())
+            });
+        }
+    }
+}
+
+/// Starts a daemon of Slurm, under the host's own name.
+fn start(host: &mut PageHost, daemon: &str) {
+    let name = host.name().to_owned();
+    host.start(&format!("unshare --uts sh -c 'hostname {name}; exec {daemon}'"));
+}
+
+pub(crate) fn jobs_get_a_file_system_on_demand(_: &()) {
+    let mut slurm = Slurm::new();
+    let all: Vec<usize> = (1..=NODES).collect();
+    wait_for("all nodes are idle", PATIENCE, || {
+        let shown = slurm.control.run("sinfo --noheader --states=idle -o %D").stdout;
+        (shown.trim() == NODES.to_string()).then_some(())
+    });
+    let constraint = "--constraint=skep";
+    let job = slurm.submit(
+        "srun sh -c 'cd /mnt/ondemand && mountpoint -q . && \
+         echo $SLURMD_NODENAME >$SLURMD_NODENAME'\n\
+         cat /mnt/ondemand/n*",
+        constraint,
+    );
+    slurm.await_state(&job, "COMPLETED");
+    // The first node runs the script of a job.
+    let output = slurm.nodes[0].run("cat /srv/output").expect_success();
+    assert_eq!(output, "n1\nn2\nn3\nn4\n");
+    slurm.await_removal(&all);
+
+    let job = slurm.submit("srun sleep 600", constraint);
+    slurm.await_state(&job, "RUNNING");
+    slurm.nodes[1].run("mountpoint /mnt/ondemand").expect_success();
+    slurm.control.run(&format!("scancel {job}")).expect_success();
+    slurm.await_state(&job, "CANCELLED");
+    slurm.await_removal(&all);
+
+    // All processes of Slurm and Skep on a node die, and its directory stays as after a crash.
+    let job = slurm.submit("srun sleep 600", constraint);
+    slurm.await_state(&job, "RUNNING");
+    slurm.nodes[2]
+        .run(
+            "own=$(readlink /proc/self/ns/net)\n\
+             for found in $(grep -ls -e '^skep' -e '^slurm' /proc/[0-9]*/comm); do\n\
+             process=${found%/comm}; [ \"$(readlink $process/ns/net)\" = \"$own\" ] || continue\n\
+             kill -9 ${process#/proc/} || true\ndone\n\
+             echo another >$(ls -d /var/lib/skep-ondemand/job-*)/boot; umount -l /mnt/ondemand",
+        )
+        .expect_success();
+    slurm.control.run(&format!("scancel {job}")).expect_success();
+    slurm.await_state(&job, "CANCELLED");
+    slurm.await_removal(&[1, 2, 4]);
+    start(&mut slurm.nodes[2], "slurmd -D -N n3");
+    let job = slurm.submit("mountpoint /mnt/ondemand", constraint);
+    slurm.await_state(&job, "COMPLETED");
+    slurm.await_removal(&all);
+}

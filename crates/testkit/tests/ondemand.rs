@@ -1,0 +1,402 @@
+//! `skep ondemand` on hosts with a network and a root directory of their own: over real `sshd`s,
+//! and as prolog and epilog of a batch job. A program takes the part of Slurm's `scontrol` here.
+
+use skep_testkit::page::{PageHost, PageNetwork};
+use skep_testkit::program::{Finished, finish};
+use skep_testkit::{files, schema, wait_for};
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// Limit of one command: the machine may be busy with other work.
+const LONG: Duration = Duration::from_secs(180);
+
+/// Hosts n1, n2, ... with the addresses 10.0.0.1, 10.0.0.2, ...
+struct Site {
+    // Fields are dropped in this order: hosts before their switch.
+    hosts: Vec<PageHost>,
+    admin: PageHost,
+    _network: PageNetwork,
+}
+
+impl Site {
+    fn new(count: usize) -> Self {
+        let network = PageNetwork::new();
+        let admin = network.host("admin", "10.0.0.99/24");
+        admin
+            .run(
+                "rm -rf ~root/.ssh; mkdir ~root/.ssh; cd ~root/.ssh\n\
+                 ssh-keygen -q -t ed25519 -N '' -f id_ed25519\n\
+                 printf 'StrictHostKeyChecking accept-new\\n' >config",
+            )
+            .expect_success();
+        let key = admin.run("cat ~root/.ssh/id_ed25519.pub").expect_success();
+        let names = (1..=count).map(|it| format!("10.0.0.{it} n{it}\n")).collect::<String>();
+        let add = |index: usize| {
+            let mut host = network.host(&format!("n{index}"), &format!("10.0.0.{index}/24"));
+            // A local disk of the host. Files of this machine must not be seen there.
+            host.run(&format!(
+                "strip /usr/bin/skep; rm -rf /run/skep; mkdir -p /srv/local /etc/skep\n\
+                 mount --bind /srv/local /var/lib; printf '{names}' >>/etc/hosts"
+            ))
+            .expect_success();
+            host.serve_ssh(&key);
+            host
+        };
+        let hosts = (1..=count).map(add).collect();
+        Self { hosts, admin, _network: network }
+    }
+
+    /// Runs `skep ondemand` on the host of the administrator, for the hosts in a list.
+    fn ondemand(&self, arguments: &str, hosts: &[&str]) -> Finished {
+        let list = hosts.iter().map(|host| format!("{host} slots=4\n")).collect::<String>();
+        let line = format!(
+            "printf '# nodes\\n{list}' >/srv/nodes\n\
+             skep ondemand {arguments} --hosts /srv/nodes"
+        );
+        finish(&mut self.admin.shell(&line), LONG)
+    }
+
+    /// Returns the files of all hosts where the file system could leave some.
+    fn contents(&self) -> Vec<String> {
+        let list = |host: &PageHost| {
+            host.run("find /var/lib /mnt /etc/skep /run /var/log -xdev | sort").expect_success()
+        };
+        self.hosts.iter().map(list).collect()
+    }
+
+    /// Checks that nothing of a file system is left on any host: file, mount or process.
+    fn expect_unchanged(&self, before: &[String]) {
+        for ((host, before), after) in self.hosts.iter().zip(before).zip(self.contents()) {
+            let [before, after] = [before, &after].map(|it| it.lines().collect::<BTreeSet<_>>());
+            let differences: Vec<_> = before.symmetric_difference(&after).collect();
+            assert!(differences.is_empty(), "{}: {differences:?}", host.name());
+            let left = host.run(
+                "grep fuse.skep /proc/mounts || true\n\
+                 own=$(readlink /proc/self/ns/net)\n\
+                 for process in /proc/[0-9]*; do\n\
+                 if [ \"$(readlink $process/ns/net)\" = \"$own\" ]; then cat $process/comm; fi\n\
+                 done 2>/dev/null | grep '^skep' || true",
+            );
+            assert_eq!(left.expect_success(), "", "{}", host.name());
+        }
+    }
+}
+
+/// Kills the processes of Skep on one host whose command lines contain a text. Hosts share the list
+/// of processes of this machine.
+fn kill(host: &PageHost, text: &str) {
+    let killed = host.run(&format!(
+        "own=$(readlink /proc/self/ns/net)\n\
+         for found in $(grep -ls '^skep' /proc/[0-9]*/comm); do\n\
+         process=${{found%/comm}}\n\
+         [ \"$(readlink $process/ns/net)\" = \"$own\" ] || continue\n\
+         case \"$(tr '\\000' ' ' <$process/cmdline)\" in\n\
+         *'{text}'*) kill -9 ${{process#/proc/}}; echo killed ;;\n\
+         esac\n\
+         done"
+    ));
+    assert!(killed.expect_success().contains("killed"), "{text}");
+}
+
+/// Command: skep ondemand start, skep ondemand status, skep ondemand stop.
+#[test]
+fn file_system_on_demand_is_made_used_and_removed() {
+    let site = Site::new(3);
+    let all = ["10.0.0.1", "10.0.0.2", "10.0.0.3"];
+    let before = site.contents();
+    let begin = Instant::now();
+    let started = site.ondemand("start --output json", &all).expect_success();
+    println!("{started}\nstart took {:.1} s", begin.elapsed().as_secs_f64());
+    schema::check("ondemand", &serde_json::from_str(&started).expect("JSON"));
+    let [first, .., last] = &site.hosts[..] else { panic!("three hosts") };
+    // Every user may write.
+    let write = "su -s /bin/sh nobody -c 'head -c 5M /dev/urandom >/mnt/ondemand/file'; \
+        sync /mnt/ondemand/file; sha256sum /mnt/ondemand/file";
+    let sum = first.run(write).expect_success();
+    assert_eq!(last.run("sha256sum /mnt/ondemand/file").expect_success(), sum);
+    let status = site.ondemand("status", &all).expect_success();
+    println!("{status}");
+    assert_eq!(status.matches("storage, mount").count(), 3, "{status}");
+    assert_eq!(status.matches("management, metadata").count(), 1, "{status}");
+
+    // A second start of the name is refused, and so is another name on the same mount point. Both
+    // change nothing, also on a host that is new in the list.
+    let refused = site.ondemand("start", &all).expect_failure();
+    for word in ["ondemand is running since 20", "on hosts 10.0.0.1, 10.0.0.2", "stop it first"] {
+        assert!(refused.contains(word), "{word}: {refused}");
+    }
+    site.ondemand("start", &["10.0.0.3"]).expect_failure();
+    let refused = site.ondemand("start --name other", &all).expect_failure();
+    assert!(refused.contains("/mnt/ondemand is a mount point already"), "{refused}");
+    assert_eq!(last.run("sha256sum /mnt/ondemand/file").expect_success(), sum);
+    assert_eq!(site.ondemand("status", &all).expect_success(), status);
+    site.ondemand("stop --name other", &all).expect_success();
+    assert_eq!(site.ondemand("status", &all).expect_success(), status);
+
+    // A program that uses the mount does not prevent the removal, and neither does a dead service.
+    last.run("cd /mnt/ondemand; setsid sleep 600 </dev/null >/dev/null 2>&1 &").expect_success();
+    kill(first, "skep metadata ");
+    site.ondemand("stop", &all).expect_success();
+    site.expect_unchanged(&before);
+    let status = site.ondemand("status", &all).expect_failure();
+    assert!(!status.contains("storage"), "{status}");
+    site.ondemand("stop", &all).expect_success();
+}
+
+#[test]
+fn failed_start_leaves_nothing_on_any_host() {
+    let site = Site::new(2);
+    let before = site.contents();
+    let check = |arguments: &str, hosts: &[&str], words: &[&str]| {
+        let text = site.ondemand(arguments, hosts).expect_failure();
+        for word in words {
+            assert!(text.contains(word), "{arguments}: {word}: {text}");
+        }
+        site.expect_unchanged(&before);
+    };
+    let all = ["10.0.0.1", "10.0.0.2"];
+    check("start", &["10.0.0.1", "10.0.0.77"], &["10.0.0.77", "cannot reach host"]);
+    check("start", &[], &["0 hosts", "/srv/nodes"]);
+    check("start", &["a;b"], &["invalid host 'a;b'"]);
+    check("start --directory /nowhere", &all, &["/nowhere does not exist", "10.0.0.1, 10.0.0.2:"]);
+    check("start --mount /nowhere/at/all", &all, &["mount point /nowhere does not exist"]);
+    check("start --name 'a b'", &all, &["invalid name 'a b'"]);
+
+    // The second host fails after the first one has mounted.
+    let second = &site.hosts[1];
+    second
+        .run(
+            "mv /usr/bin/skep /usr/bin/skep-real\n\
+             printf '#!/bin/sh\\n[ \"$1\" != mount ] || { echo no mount; exit 1; }\\n\
+             exec skep-real \"$@\"\\n' >/usr/bin/skep; chmod 755 /usr/bin/skep",
+        )
+        .expect_success();
+    check("start", &all, &["10.0.0.2: cannot mount the file system: no mount"]);
+    second.run("mv /usr/bin/skep-real /usr/bin/skep").expect_success();
+    let port = "python3 -c 'import socket; s = socket.socket(); s.bind((\"0.0.0.0\", 7602)); \
+        s.listen(); open(\"/srv/listens\", \"w\"); s.accept()'";
+    let mut listener = second.shell(port).spawn().expect("nsenter can be started");
+    wait_for("the other program listens", LONG, || {
+        second.run("test -e /srv/listens").status.success().then_some(())
+    });
+    let text = site.ondemand("start", &all).expect_failure();
+    listener.kill().expect("our own child");
+    listener.wait().expect("our own child");
+    assert!(text.contains("10.0.0.2: another program listens on port 7602"), "{text}");
+    site.expect_unchanged(&before);
+}
+
+/// Root works in no directory that another user, or another host, could change.
+#[test]
+fn directories_of_other_users_and_hosts_are_refused() {
+    let site = Site::new(2);
+    let (first, both) = (&site.hosts[0], ["10.0.0.1", "10.0.0.2"]);
+    let before = site.contents();
+    let cases = [
+        ("ln -s /srv /var/lib/skep-ondemand", "", "is a symbolic link"),
+        ("mkdir -m 700 /var/lib/skep-ondemand; chown 1 /var/lib/skep-ondemand", "", "user 1,"),
+        ("mkdir -m 755 /var/lib/skep-ondemand", "", "has the mode 755: expected 700"),
+        ("mkdir -m 775 /var/lib/group", "--directory /var/lib/group", "chmod go-w /var/lib/group"),
+        ("ln -s /srv /var/lib/link", "--directory /var/lib/link", "/var/lib/link is a symbolic"),
+        ("ln -s /srv /var/lib/link", "--mount /var/lib/link/a", "/var/lib/link is a symbolic"),
+        ("ln -s /srv /var/lib/link", "--mount /var/lib/link", "/var/lib/link is a symbolic"),
+    ];
+    for (make, options, word) in cases {
+        first.run(make).expect_success();
+        let text = site.ondemand(&format!("start {options}"), &both).expect_failure();
+        assert!(text.contains(word), "{make}: {text}");
+        if options.is_empty() {
+            let text = site.ondemand("stop", &both[..1]).expect_failure();
+            assert!(text.contains(word), "{make}: {text}");
+        }
+        first.run("rm -rf /var/lib/link /var/lib/group /var/lib/skep-ondemand").expect_success();
+        site.expect_unchanged(&before);
+    }
+
+    // Two hosts see the same directory: all hosts of the test share /dev.
+    let shared = SharedDirectory(format!("/dev/shm/skep-ondemand-{}", std::process::id()));
+    first.run(&format!("mkdir {}", shared.0)).expect_success();
+    let start = format!("start --directory {} --patience 10", shared.0);
+    let text = site.ondemand(&start, &both).expect_failure();
+    assert!(text.contains("is on a shared file system"), "{text}");
+    site.expect_unchanged(&before);
+    first.run(&format!("rmdir {}", shared.0)).expect_success();
+}
+
+/// A directory that also a failed test removes.
+struct SharedDirectory(String);
+
+impl Drop for SharedDirectory {
+    fn drop(&mut self) {
+        std::fs::remove_dir_all(&self.0).ok();
+    }
+}
+
+#[test]
+fn stop_finishes_after_deaths_of_processes_and_hosts() {
+    let site = Site::new(3);
+    let all = ["10.0.0.1", "10.0.0.2", "10.0.0.3"];
+    let before = site.contents();
+    // All processes of two hosts die, and the third host cannot be reached.
+    site.ondemand("start", &all).expect_success();
+    for host in &site.hosts[..2] {
+        kill(host, "/var/lib/skep-ondemand/ondemand.");
+    }
+    let text = site.ondemand("start", &all).expect_failure();
+    assert!(text.contains("its processes here were killed; stop it first"), "{text}");
+    site.hosts[2].run("ip link set eth0 down").expect_success();
+    let stopped = site.ondemand("stop", &all);
+    assert_eq!(stopped.status.code(), Some(6), "{stopped:?}");
+    for word in ["Removed ondemand from 2 of 3 hosts", "10.0.0.3: cannot reach host"] {
+        assert!(stopped.stdout.contains(word), "{word}: {stopped:?}");
+    }
+    let left = site.ondemand("status", &all[..2]).expect_failure();
+    assert!(!left.contains("storage"), "{left}");
+    site.hosts[2].run("ip link set eth0 up").expect_success();
+    site.ondemand("stop", &all).expect_success();
+    site.expect_unchanged(&before);
+
+    // The directory is gone, and only processes and mount are left.
+    site.ondemand("start", &all).expect_success();
+    site.hosts[0].run("rm -rf /var/lib/skep-ondemand").expect_success();
+    site.ondemand("stop", &all).expect_success();
+    site.hosts[0].run("rmdir /mnt/ondemand").expect_success();
+    site.hosts[0].run("rmdir /run/skep 2>/dev/null || true").expect_success();
+    site.expect_unchanged(&before);
+}
+
+#[test]
+fn stop_ends_and_removes_nothing_of_others() {
+    let site = Site::new(1);
+    let (host, only) = (&site.hosts[0], ["10.0.0.1"]);
+    site.ondemand("start", &only).expect_success();
+    let run = host.run("echo /var/lib/skep-ondemand/ondemand.*").expect_success();
+    let run = run.trim();
+    // Programs of root and of another user have the directory among their arguments.
+    let mut others: Vec<_> = ["0", "65534"]
+        .iter()
+        .map(|user| {
+            let line = format!(
+                "cp /bin/sh /srv/skep-{user}; exec setpriv --reuid {user} --clear-groups \
+                 /srv/{} -c 'sleep 600; :' {run}/x",
+                if *user == "0" { "../bin/sh" } else { "skep-65534" }
+            );
+            host.shell(&line).spawn().expect("nsenter can be started")
+        })
+        .collect();
+    host.run(&format!(
+        "mount -t tmpfs other /mnt/ondemand; ln -s /srv {run}/link; touch /srv/kept"
+    ))
+    .expect_success();
+    let text = site.ondemand("stop", &only).expect_failure();
+    assert!(text.contains("another file system (tmpfs other) is mounted over it"), "{text}");
+    host.run(&format!("umount /mnt/ondemand; mkdir {run}/inside; mount --bind /srv {run}/inside"))
+        .expect_success();
+    let text = site.ondemand("stop", &only).expect_failure();
+    assert!(text.contains(&format!("a file system is mounted on {run}/inside")), "{text}");
+    host.run(&format!("umount {run}/inside")).expect_success();
+    site.ondemand("stop", &only).expect_success();
+    host.run("test -e /srv/kept; test ! -e /var/lib/skep-ondemand").expect_success();
+    for other in &mut others {
+        assert!(other.try_wait().expect("our own child").is_none(), "a foreign process was killed");
+        other.kill().expect("our own child");
+        other.wait().expect("our own child");
+    }
+}
+
+#[test]
+fn nodes_of_a_job_start_and_remove_their_parts() {
+    let site = Site::new(3);
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/slurm");
+    let [prolog, epilog] =
+        ["prolog.sh", "epilog.sh"].map(|name| files::read_to_string(directory.join(name)));
+    for host in &site.hosts {
+        host.run(&format!(
+            "cat >/srv/prolog <<'END OF FILE'\n{prolog}\nEND OF FILE\n\
+             cat >/srv/epilog <<'END OF FILE'\n{epilog}\nEND OF FILE\n\
+             printf '#!/bin/sh\\nprintf \"n1\\\\nn2\\\\nn3\\\\n\"\\n' >/usr/bin/scontrol\n\
+             chmod 755 /usr/bin/scontrol"
+        ))
+        .expect_success();
+    }
+    // slurmd runs the scripts on all nodes at the same time.
+    let on_all = |script: &str, job: u32, constraint: &str| -> Vec<Finished> {
+        let run = |host: &PageHost| {
+            let line = format!(
+                "export SLURM_JOB_ID={job} SLURM_JOB_NODELIST='n[1-3]' SLURM_JOB_UID=65534 \
+                 SLURMD_NODENAME={} SLURM_JOB_CONSTRAINTS='{constraint}'\nexec sh /srv/{script}",
+                host.name()
+            );
+            finish(&mut host.shell(&line), LONG)
+        };
+        std::thread::scope(|scope| {
+            let threads: Vec<_> =
+                site.hosts.iter().map(|host| scope.spawn(move || run(host))).collect();
+            threads.into_iter().map(|it| it.join().expect("no panic")).collect()
+        })
+    };
+    let succeed = |results: Vec<Finished>| {
+        results.into_iter().for_each(|it| drop(it.expect_success()));
+    };
+    let before = site.contents();
+    // A job that does not ask for it gets nothing.
+    succeed(on_all("prolog", 6, "gpu"));
+    site.expect_unchanged(&before);
+    for result in on_all("prolog", 7, "skep") {
+        let text = result.expect_failure();
+        assert!(text.contains("cannot read the secret /etc/skep/ondemand.secret"), "{text}");
+    }
+    site.expect_unchanged(&before);
+    for host in &site.hosts {
+        host.run("umask 077; printf %032d 7 >/etc/skep/ondemand.secret").expect_success();
+    }
+    let before = site.contents();
+    // A crash of the node has left the part of an earlier job.
+    let stale = "umask 077; cd /var/lib; mkdir -p skep-ondemand/job-3.0123456789abcdef/storage; \
+        echo another >skep-ondemand/job-3.0123456789abcdef/boot";
+    site.hosts[1].run(stale).expect_success();
+    let begin = Instant::now();
+    succeed(on_all("prolog", 8, "gpu&skep"));
+    println!("the prolog took {:.1} s", begin.elapsed().as_secs_f64());
+    site.hosts[1].run("! ls -d /var/lib/skep-ondemand/job-3.*").expect_success();
+    let owner = site.hosts[2].run("stat -c %u /mnt/ondemand").expect_success();
+    assert_eq!(owner, "65534\n");
+    site.hosts[0].run("echo kept >/mnt/ondemand/file; sync /mnt/ondemand/file").expect_success();
+    assert_eq!(site.hosts[2].run("cat /mnt/ondemand/file").expect_success(), "kept\n");
+    // The end of the job, after all processes of one node were killed.
+    kill(&site.hosts[1], "/skep-ondemand/job-8.");
+    succeed(on_all("epilog", 8, "gpu&skep"));
+    site.expect_unchanged(&before);
+
+    // A prolog that waits for the other nodes is killed, as by a time limit of slurmd. A second job
+    // is cancelled meanwhile: its epilog ends the prolog.
+    for (job, is_killed) in [(9, true), (10, false)] {
+        let waits = std::thread::scope(|scope| {
+            let prolog = scope.spawn(|| finish(&mut prolog_of(&site.hosts[2], job), LONG));
+            wait_for("the storage service runs", LONG, || {
+                let look = format!("ls /var/lib/skep-ondemand/job-{job}.*/storage.log");
+                site.hosts[2].run(&look).status.success().then_some(())
+            });
+            if is_killed {
+                let line = format!("kill -9 $(cat /var/lib/skep-ondemand/job-{job}.*/starter)");
+                site.hosts[2].run(&line).expect_success();
+            }
+            let host = &site.hosts[2];
+            let epilog = format!("SLURM_JOB_ID={job} sh /srv/epilog");
+            finish(&mut host.shell(&epilog), LONG).expect_success();
+            prolog.join().expect("no panic")
+        });
+        waits.expect_failure();
+        site.expect_unchanged(&before);
+    }
+}
+
+/// Returns the prolog of one of three nodes, the others of which do not start.
+fn prolog_of(host: &PageHost, job: u32) -> std::process::Command {
+    host.shell(&format!(
+        "export SLURM_JOB_ID={job} SLURM_JOB_NODELIST='n[1-3]' SLURM_JOB_UID=65534 \
+         SLURMD_NODENAME={} SLURM_JOB_CONSTRAINTS=skep\nexec sh /srv/prolog",
+        host.name()
+    ))
+}

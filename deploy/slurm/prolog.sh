@@ -1,0 +1,15 @@
+#!/bin/sh
+# Prolog of slurmd: a job with `#SBATCH --constraint=skep` gets a file system of the local disks of
+# its nodes, mounted on /mnt/ondemand of each node before the job starts. Runs as root on each node.
+# docs/operations/ondemand.md describes the settings of Slurm that it needs.
+#
+# Change the directory to a local disk of the nodes, here and in the epilog. Only root may be able to
+# replace its entries.
+directory=/var/lib
+PATH=/usr/sbin:/usr/bin:/sbin:/bin:$PATH
+case "${SLURM_JOB_CONSTRAINTS:-}" in
+  skep | skep[,\&]* | *[,\&]skep | *[,\&]skep[,\&]*) ;;
+  *) exit 0 ;;
+esac
+# slurmd drains a node whose prolog fails, and puts the job back into the queue.
+exec skep ondemand start --job --directory "$directory"
