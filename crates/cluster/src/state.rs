@@ -130,6 +130,12 @@ impl ClusterState {
         &self.durable.clients
     }
 
+    /// Returns the id of the server with this uuid. `None` means that it has not registered.
+    pub fn server_with_uuid(&self, uuid: u128) -> Option<NodeId> {
+        let uuids = &self.durable.node_uuids;
+        uuids.iter().find(|(_, known)| *known == uuid).map(|(id, _)| *id)
+    }
+
     /// In a map that already has the soft state, marks the targets that are closed to new files.
     pub fn mark_closed(&self, map: &mut ClusterMap) {
         self.durable.mark_closed(map);

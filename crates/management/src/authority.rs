@@ -255,6 +255,11 @@ impl Authority {
         self.soft_change(changed);
     }
 
+    /// Returns the id of the server with this uuid. `None` means that it has not registered.
+    pub(crate) fn server_with_uuid(&self, uuid: u128) -> Option<NodeId> {
+        self.inner.borrow().state.server_with_uuid(uuid)
+    }
+
     /// Returns whether management has received a heartbeat of a node within a lease.
     pub(crate) fn has_contact(&self, node: NodeId) -> bool {
         let inner = self.inner.borrow();

@@ -8,6 +8,7 @@
 //! One thread runs everything. `docs/format/management.md` describes the files.
 
 mod authority;
+mod closed_token;
 mod command_log;
 mod copies;
 mod directory;
@@ -142,8 +143,11 @@ impl RunningManagement {
             meter,
         });
         let accepting = skep_env::spawn(accept(listener, service));
-        let following =
-            skep_env::spawn(tokens::follow_directory(path.clone(), identity.secrets.clone()));
+        let following = skep_env::spawn(tokens::follow_directory(
+            path.clone(),
+            cluster,
+            identity.secrets.clone(),
+        ));
         Ok(Self {
             identity,
             listens_on,
@@ -247,7 +251,13 @@ async fn serve(accepted: Accepted, incarnation: u64, service: Rc<Service>) {
                 message::answer(&meter.figures, &incoming, &outbox);
             }
             Ok(Some(incoming)) => meter.count(incoming, &outbox, |incoming| {
-                handlers::dispatch(authority, incoming, &outbox);
+                match closed_token::check(authority, node, &incoming) {
+                    Ok(()) => handlers::dispatch(authority, incoming, &outbox),
+                    Err(error) => {
+                        refusals.note(&peer, &error);
+                        outbox.refuse(&incoming.header, &error);
+                    }
+                }
             }),
             Ok(None) => break,
             Err(error) => {

@@ -45,21 +45,27 @@ use skep_exporter::http::{Request, serve_pages};
 use skep_exporter::message::Figures;
 use skep_rpc::JoinToken;
 use skep_service::listen::{IfTaken, listen};
+use skep_service::tokens::follow_file;
 use skep_types::{Error, ErrorCode, Result};
 use std::cell::RefCell;
+use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Runs the monitor of the cluster that a token names, until a signal ends it.
+/// Runs the monitor of the cluster that a token names, until a signal ends it. The monitor takes a
+/// replaced token from `token_file`.
 ///
 /// # Errors
 /// - `Configuration` if the password or the token for InfluxDB cannot be read.
 /// - `Io` if the monitor cannot listen, or cannot open its directory.
-pub fn run(settings: &MonitorSettings, token: &JoinToken) -> Result<()> {
+pub fn run(settings: &MonitorSettings, token: &JoinToken, token_file: &Path) -> Result<()> {
     let signals = skep_service::end_signals()?;
     let (settings, token) = (settings.clone(), token.clone());
+    let token_file = token_file.to_owned();
     let result = skep_env::block_on(async move {
+        let secrets = token.secrets.clone();
+        let _following = skep_env::spawn(follow_file(token_file, token.cluster, secrets));
         let ended = signals.until_signal(serve(&settings, &token)).await;
         skep_service::notify::stopping();
         match ended {

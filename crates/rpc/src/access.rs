@@ -109,6 +109,9 @@ pub struct Peer {
     pub target: TargetId,
     /// The peer's channel to the target.
     pub channel: Channel,
+    /// Whether the newest secret that the peer has in common with this process was revoked for new
+    /// nodes. The peer's node id is its own claim then.
+    pub has_closed_secret: bool,
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use crate::access::{Channel, Identity, Peer};
 use crate::limits::{
     HANDSHAKE_BUFFER_BYTES, HANDSHAKE_TIMEOUT, MAX_HANDSHAKE_BODY_BYTES, MAX_PEER_TEXT,
 };
-use crate::secret::{MAX_SECRETS, Secret};
+use crate::secret::{HeldSecret, MAX_SECRETS};
 use crate::stream::FrameReader;
 use skep_env::{MessagePart, TcpStream, random_u128};
 use skep_types::codec::Codec;
@@ -162,7 +162,7 @@ fn other_cluster(theirs: ClusterId, ours: ClusterId) -> Error {
 }
 
 /// Chooses the secret for the proofs among the secrets of the connecting side.
-fn choose_secret(hello: &Hello, identity: &Identity) -> Result<Secret> {
+fn choose_secret(hello: &Hello, identity: &Identity) -> Result<HeldSecret> {
     if hello.secrets.len() > MAX_SECRETS {
         let count = hello.secrets.len();
         return Err(unexpected(format_args!("{count} secrets offered, at most {MAX_SECRETS} fit")));
@@ -186,11 +186,11 @@ pub(crate) async fn accept(
                 return Err(other_cluster(hello.cluster, identity.cluster));
             }
             let protocol = negotiate(&hello, OLDEST_PROTOCOL, NEWEST_PROTOCOL)?;
-            let secret = choose_secret(&hello, identity)?;
+            let chosen = choose_secret(&hello, identity)?;
             check_target(hello.target)?;
-            Ok((protocol, secret))
+            Ok((protocol, chosen))
         };
-        let (protocol, secret) = match checked.await {
+        let (protocol, HeldSecret { secret, is_closed }) = match checked.await {
             Ok(checked) => checked,
             Err(error) => {
                 refuse(stream, &header, &error).await;
@@ -222,7 +222,13 @@ pub(crate) async fn accept(
         let welcome = Welcome { node: identity.node, incarnation };
         send(stream, &header.reply(), &welcome).await?;
         let channel = Channel(hello.channel);
-        Ok(Peer { node: hello.node, kind: hello.kind, target: hello.target, channel })
+        Ok(Peer {
+            node: hello.node,
+            kind: hello.kind,
+            target: hello.target,
+            channel,
+            has_closed_secret: is_closed,
+        })
     };
     skep_env::timeout(HANDSHAKE_TIMEOUT, exchange).await.unwrap_or_else(|| {
         Err(Error::new(ErrorCode::Disconnected, "handshake: the peer does not answer"))

@@ -218,12 +218,13 @@ impl Secrets {
     }
 
     /// Chooses the newest own secret that the connecting side offers. `is_member` means that the
-    /// connecting side has a node id.
+    /// connecting side names a node id. The handshake cannot verify this id: before a node joins by
+    /// a closed secret, management must check that it has joined before.
     ///
     /// # Errors
     /// `AuthenticationFailed` if this process holds none of the secrets, or if a side without a
     /// node id offers only revoked ones.
-    pub(crate) fn choose(&self, offered: &[u64], is_member: bool) -> Result<Secret> {
+    pub(crate) fn choose(&self, offered: &[u64], is_member: bool) -> Result<HeldSecret> {
         let held = self.held();
         let mut common = held.iter().filter(|it| offered.contains(&it.secret.id().raw()));
         let refused = |what: &str| Error::new(ErrorCode::AuthenticationFailed, what);
@@ -236,7 +237,7 @@ impl Secrets {
         };
         let mut usable =
             std::iter::once(first).chain(common).filter(|it| !it.is_closed || is_member);
-        usable.next().map(|held| held.secret.clone()).ok_or_else(|| {
+        usable.next().cloned().ok_or_else(|| {
             refused(
                 "the token is revoked for new nodes; `skep cluster token` on the management host \
                  prints the newest token",
@@ -303,8 +304,8 @@ mod tests {
         let held = |is_closed| HeldSecret { secret: old.clone(), is_closed };
         let server = Secrets::new(new.clone(), vec![held(false)]);
         let [new_id, old_id] = [&new, &old].map(|secret| secret.id().raw());
-        assert_eq!(server.choose(&[old_id, new_id], false).unwrap(), new);
-        assert_eq!(server.choose(&[old_id], false).unwrap(), old);
+        assert_eq!(server.choose(&[old_id, new_id], false).unwrap().secret, new);
+        assert_eq!(server.choose(&[old_id], false).unwrap().secret, old);
         let stranger = server.choose(&[Secret::generate().id().raw()], true).unwrap_err();
         assert!(stranger.context().contains("skep cluster token"), "{stranger}");
     }
@@ -315,7 +316,10 @@ mod tests {
         let closed = HeldSecret { secret: old.clone(), is_closed: true };
         let server = Secrets::new(new, vec![closed]);
         let offered = [old.id().raw()];
-        assert_eq!(server.choose(&offered, true).unwrap(), old);
+        assert_eq!(
+            server.choose(&offered, true).unwrap(),
+            HeldSecret { secret: old, is_closed: true }
+        );
         let refused = server.choose(&offered, false).unwrap_err();
         assert!(refused.context().contains("revoked for new nodes"), "{refused}");
     }

@@ -2,7 +2,7 @@
 
 use crate::former_secrets;
 use skep_format::identity::{DirectoryKind, Identity};
-use skep_rpc::{JoinToken, Secrets};
+use skep_rpc::{HeldSecret, JoinToken, MAX_SECRETS, Secrets};
 use skep_store::atomic::replace_secret;
 use skep_store::identity::Directory;
 use skep_types::{Error, ErrorCode, NodeId, Result, TargetId};
@@ -80,15 +80,17 @@ pub fn write_token(directory: &Path, token: &JoinToken) -> Result<()> {
 /// users.
 pub fn load_token(directory: &Path) -> Result<JoinToken> {
     let token = read_token(&directory.join(TOKEN_FILE))?;
-    let former = former_secrets::read(directory)?;
+    let former = former_secrets::read(directory)?.held;
     Ok(JoinToken { secrets: Secrets::new(token.secrets.newest(), former), ..token })
 }
 
-/// Reads a join token from a file.
+/// Reads a join token from a file. The first line is the newest token. Each further line is a former
+/// token, which the process also accepts and offers while services of the cluster lack the newest
+/// one. Empty lines do not count.
 ///
 /// # Errors
-/// `Configuration` with the path if the file cannot be read, contains no token, or can be read by
-/// other users.
+/// `Configuration` with the path if the file cannot be read, contains no token, contains more than
+/// [`MAX_SECRETS`] tokens or tokens of several clusters, or can be read by other users.
 pub fn read_token(file: &Path) -> Result<JoinToken> {
     let wrong = |problem: String| {
         Error::new(ErrorCode::Configuration, format!("join token {}: {problem}", file.display()))
@@ -104,7 +106,32 @@ pub fn read_token(file: &Path) -> Result<JoinToken> {
         )));
     }
     let text = std::fs::read_to_string(file).map_err(|error| wrong(error.to_string()))?;
-    text.parse().map_err(|error: Error| wrong(error.context().to_owned()))
+    tokens_in(&text).map_err(|error| wrong(error.context().to_owned()))
+}
+
+/// Reads the lines of a token file.
+fn tokens_in(text: &str) -> Result<JoinToken> {
+    let mut lines = text.lines().filter(|line| !line.trim().is_empty());
+    let newest: JoinToken = lines.next().unwrap_or_default().parse()?;
+    let wrong = |problem: String| Err(Error::new(ErrorCode::Configuration, problem));
+    let mut former = Vec::new();
+    for line in lines {
+        let token: JoinToken = line.parse()?;
+        if token.cluster != newest.cluster {
+            let (first, other) = (newest.cluster, token.cluster);
+            return wrong(format!(
+                "it has tokens of the clusters {first} and {other}; each cluster needs a file of \
+                 its own"
+            ));
+        }
+        if former.len() + 1 == MAX_SECRETS {
+            return wrong(format!(
+                "it has more than {MAX_SECRETS} tokens; remove the lines of revoked ones"
+            ));
+        }
+        former.push(HeldSecret { secret: token.secrets.newest(), is_closed: false });
+    }
+    Ok(JoinToken { secrets: Secrets::new(newest.secrets.newest(), former), ..newest })
 }
 
 #[cfg(test)]
@@ -120,6 +147,21 @@ pub(crate) mod tests {
             secrets: Secrets::generate(),
             addresses: vec!["127.0.0.1:1".into()],
         }
+    }
+
+    #[test]
+    fn token_file_has_the_newest_token_first_and_one_cluster() {
+        let (newest, former, foreign) = (token(1), token(1), token(2));
+        let text = |lines: &[&JoinToken]| -> String {
+            lines.iter().map(|token| format!("{}\n\n", token.to_text())).collect()
+        };
+        let held = tokens_in(&text(&[&newest, &former])).unwrap().secrets.held();
+        let secrets: Vec<_> = held.into_iter().map(|it| it.secret).collect();
+        assert_eq!(secrets, [newest.secrets.newest(), former.secrets.newest()]);
+        let refused = |text: &str| tokens_in(text).unwrap_err().context().to_owned();
+        assert!(refused(&text(&[&newest, &foreign])).contains("cluster 0101"));
+        assert!(refused(&text(&[&newest; MAX_SECRETS + 1])).contains("more than 4 tokens"));
+        assert!(refused("\n").contains("not a join token"));
     }
 
     #[test]

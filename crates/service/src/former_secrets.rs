@@ -1,9 +1,10 @@
-//! The file `former-secrets` in a service's directory: the secrets before the newest token. The
-//! service still accepts them while an administrator replaces the token.
+//! The file `former-secrets` in a service's directory: the secrets before the newest token, which
+//! the service still accepts while an administrator replaces the token, and the ids of secrets that
+//! were revoked entirely, which no command may install again.
 //!
 //! Does not own the newest token ([`crate::directory`]), nor the changes ([`crate::tokens`]).
 
-use skep_rpc::{HeldSecret, Secret};
+use skep_rpc::{HeldSecret, Secret, SecretId};
 use skep_store::atomic::replace_secret;
 use skep_types::{Error, ErrorCode, Result};
 use std::path::Path;
@@ -14,13 +15,27 @@ pub const FORMER_FILE: &str = "former-secrets";
 /// Words for the state of a former secret in the file.
 const OPEN: &str = "open";
 const CLOSED: &str = "closed";
+/// Word after the id of a secret that was revoked entirely.
+const REVOKED: &str = "revoked";
 
-/// Reads the former secrets of a directory, newest first. The list is empty if there
-/// is no file.
+/// Maximum number of ids of revoked secrets in the file. An administrator replaces a token by hand,
+/// so a directory reaches this limit only after decades. Then the oldest id is dropped.
+const MAX_REVOKED: usize = 256;
+
+/// The contents of the file.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct FormerSecrets {
+    /// The secrets that the service accepts, newest first.
+    pub(crate) held: Vec<HeldSecret>,
+    /// The ids of the secrets that were revoked entirely, newest first.
+    pub(crate) revoked: Vec<SecretId>,
+}
+
+/// Reads the file of a directory. Nothing is in it if there is no file.
 ///
 /// # Errors
 /// `Configuration` with the path and the line if the file cannot be read or is malformed.
-pub(crate) fn read(directory: &Path) -> Result<Vec<HeldSecret>> {
+pub(crate) fn read(directory: &Path) -> Result<FormerSecrets> {
     let file = directory.join(FORMER_FILE);
     let wrong = |what: String| {
         let what = format!("cannot read {}: {what}", file.display());
@@ -28,40 +43,79 @@ pub(crate) fn read(directory: &Path) -> Result<Vec<HeldSecret>> {
     };
     let text = match std::fs::read_to_string(&file) {
         Ok(text) => text,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            return Ok(FormerSecrets::default());
+        }
         Err(error) => return Err(wrong(error.to_string())),
     };
-    let held = |line: &str| {
-        let (secret, state) = line.split_once(' ')?;
-        let is_closed = match state {
-            OPEN => false,
-            CLOSED => true,
-            _ => return None,
-        };
-        Secret::from_hex(secret).map(|secret| HeldSecret { secret, is_closed })
-    };
-    let mut former = Vec::new();
+    let mut former = FormerSecrets::default();
     for (index, line) in text.lines().enumerate() {
-        former.push(held(line).ok_or_else(|| {
+        former.take_line(line).ok_or_else(|| {
             wrong(format!(
                 "line {} is not a former secret; remove the file, and run `skep token install` on \
                  the hosts that still have an older token",
                 index + 1
             ))
-        })?);
+        })?;
     }
     Ok(former)
+}
+
+impl FormerSecrets {
+    /// Adds a line of the file. Returns `None` if it is malformed.
+    fn take_line(&mut self, line: &str) -> Option<()> {
+        let (secret, state) = line.split_once(' ')?;
+        let is_closed = match state {
+            OPEN => false,
+            CLOSED => true,
+            REVOKED => {
+                self.revoked.push(secret.parse().ok()?);
+                return Some(());
+            }
+            _ => return None,
+        };
+        self.held.push(HeldSecret { secret: Secret::from_hex(secret)?, is_closed });
+        Some(())
+    }
+
+    /// Records that a secret was revoked entirely.
+    pub(crate) fn revoke(&mut self, id: SecretId) {
+        self.held.retain(|held| held.secret.id() != id);
+        self.revoked.retain(|revoked| *revoked != id);
+        self.revoked.insert(0, id);
+        self.revoked.truncate(MAX_REVOKED);
+    }
 }
 
 /// Replaces the former secrets of a directory.
 ///
 /// # Errors
 /// Errors of the file system, with the path.
-pub(crate) fn write(directory: &Path, former: &[HeldSecret]) -> Result<()> {
+pub(crate) fn write(directory: &Path, former: &FormerSecrets) -> Result<()> {
     let line = |held: &HeldSecret| {
         let state = if held.is_closed { CLOSED } else { OPEN };
         format!("{} {state}\n", held.secret.to_hex())
     };
-    let text: String = former.iter().map(line).collect();
+    let mut text: String = former.held.iter().map(line).collect();
+    text.extend(former.revoked.iter().map(|id| format!("{id} {REVOKED}\n")));
     replace_secret(&directory.join(FORMER_FILE), text.as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn file_returns_what_was_written_and_limits_revoked_ids() {
+        let directory = tempfile::tempdir().unwrap();
+        assert_eq!(read(directory.path()).unwrap(), FormerSecrets::default());
+        let held = HeldSecret { secret: Secret::generate(), is_closed: true };
+        let mut former = FormerSecrets { held: vec![held.clone()], revoked: Vec::new() };
+        (0..300).for_each(|id| former.revoke(SecretId::new(id)));
+        assert_eq!((former.revoked.len(), former.revoked[0]), (MAX_REVOKED, SecretId::new(299)));
+        write(directory.path(), &former).unwrap();
+        assert_eq!(read(directory.path()).unwrap(), former);
+        former.revoke(held.secret.id());
+        assert_eq!((former.held.len(), former.revoked.len()), (0, MAX_REVOKED));
+    }
 }

@@ -10,21 +10,21 @@
 use crate::directory::{TOKEN_FILE, load_token, read_token, write_token};
 use crate::former_secrets::{self, FORMER_FILE};
 use skep_rpc::{JoinToken, MAX_SECRETS, SecretId, Secrets};
-use skep_types::{Error, ErrorCode, Result};
+use skep_types::{ClusterId, Error, ErrorCode, Result};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Interval at which a running process looks for a changed token. It reads the metadata of two
-/// files then.
+/// Interval at which a running process looks for a changed token. It reads the metadata of at most
+/// two files then, and the files if they have changed.
 pub const FOLLOW_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Makes `token` the newest token of a directory. The secret that was the newest one becomes a
 /// former one. Returns `false` if the directory has this token already.
 ///
 /// # Errors
-/// - `Configuration` if the token is of another cluster, if its secret was revoked here, or if the
-///   directory has [`MAX_SECRETS`] secrets already.
+/// - `Configuration` if the token is of another cluster, if its secret was revoked here, also
+///   entirely, or if the directory has [`MAX_SECRETS`] secrets already.
 /// - Errors of the file system.
 pub fn install(directory: &Path, token: &JoinToken) -> Result<bool> {
     let own = load_token(directory)?;
@@ -39,6 +39,7 @@ pub fn install(directory: &Path, token: &JoinToken) -> Result<bool> {
             token.cluster, own.cluster
         ));
     }
+    let mut former = former_secrets::read(directory)?;
     let newest = token.secrets.newest();
     let held = own.secrets.held();
     if held[0].secret == newest {
@@ -48,7 +49,8 @@ pub fn install(directory: &Path, token: &JoinToken) -> Result<bool> {
         write_token(directory, token)?;
         return Ok(true);
     }
-    if held.iter().any(|it| it.secret == newest && it.is_closed) {
+    let is_closed = held.iter().any(|it| it.secret == newest && it.is_closed);
+    if is_closed || former.revoked.contains(&newest.id()) {
         return refused("it is revoked; use the newest one, of `skep cluster token`".to_owned());
     }
     if held.iter().filter(|it| it.secret != newest).count() == MAX_SECRETS {
@@ -59,7 +61,7 @@ pub fn install(directory: &Path, token: &JoinToken) -> Result<bool> {
     }
     // A crash between the two writes leaves the former newest secret in both files, which is the
     // state before the change.
-    let former: Vec<_> = held.into_iter().filter(|it| it.secret != newest).collect();
+    former.held = held.into_iter().filter(|it| it.secret != newest).collect();
     former_secrets::write(directory, &former)?;
     write_token(directory, token)?;
     Ok(true)
@@ -84,6 +86,7 @@ pub fn replace(directory: &Path) -> Result<JoinToken> {
 /// - Errors of the file system.
 pub fn revoke(directory: &Path, id: SecretId, is_entire: bool) -> Result<()> {
     let mut held = load_token(directory)?.secrets.held();
+    let mut former = former_secrets::read(directory)?;
     let refused = |code, what: String| {
         let place = directory.display();
         Err(Error::new(code, format!("cannot revoke token {id} in {place}: {what}")))
@@ -98,66 +101,108 @@ pub fn revoke(directory: &Path, id: SecretId, is_entire: bool) -> Result<()> {
                     install`";
         return refused(ErrorCode::InUse, what.to_owned());
     }
+    held[index].is_closed = true;
+    former.held = held.split_off(1);
     if is_entire {
-        held.remove(index);
-    } else {
-        held[index].is_closed = true;
+        former.revoke(id);
     }
-    former_secrets::write(directory, &held[1..])
+    former_secrets::write(directory, &former)
 }
 
-/// Identifies the contents of the files with tokens, without reading them.
-fn stamp(files: &[PathBuf]) -> Vec<Option<(u64, i64, i64)>> {
+/// Identifies the contents of a file, without reading it. `None` means that it does not exist.
+type Stamp = Option<(u64, u64, [i64; 4])>;
+
+fn stamps(files: &[PathBuf]) -> Vec<Stamp> {
     let of_file = |file: &PathBuf| {
-        let metadata = std::fs::metadata(file).ok()?;
-        Some((metadata.ino(), metadata.mtime(), metadata.mtime_nsec()))
+        let it = std::fs::metadata(file).ok()?;
+        // A copy can set the time of its modification back, but not that of its change.
+        let times = [it.mtime(), it.mtime_nsec(), it.ctime(), it.ctime_nsec()];
+        Some((it.ino(), it.size(), times))
     };
     files.iter().map(of_file).collect()
 }
 
 /// Gives `secrets`, and so all threads of this process, each later change of the tokens in a
 /// service's directory. Never returns; the caller spawns it.
-pub async fn follow_directory(directory: PathBuf, secrets: Secrets) {
-    let files = [directory.join(TOKEN_FILE), directory.join(FORMER_FILE)];
-    follow(&files, &secrets, || Ok(load_token(&directory)?.secrets)).await;
+pub async fn follow_directory(directory: PathBuf, cluster: ClusterId, secrets: Secrets) {
+    let files = vec![directory.join(TOKEN_FILE), directory.join(FORMER_FILE)];
+    let followed = FollowedToken::new(files, cluster, secrets);
+    followed.follow(|| load_token(&directory)).await;
 }
 
-/// Gives `secrets`, and so all threads of this process, each later token in a file. The process
-/// still accepts and offers the secrets that it has held, since a service may not have the new one
-/// yet. Never returns; the caller spawns it.
-pub async fn follow_file(file: PathBuf, secrets: Secrets) {
-    let files = [file.clone()];
-    let read = || {
-        let newest = read_token(&file)?.secrets.newest();
-        Ok(Secrets::new(newest, secrets.held()))
-    };
-    follow(&files, &secrets, read).await;
+/// Gives `secrets`, and so all threads of this process, each later change of a token file. The
+/// process accepts and offers the secrets of the tokens in the file, and no others. Never returns;
+/// the caller spawns it.
+pub async fn follow_file(file: PathBuf, cluster: ClusterId, secrets: Secrets) {
+    let followed = FollowedToken::new(vec![file.clone()], cluster, secrets);
+    followed.follow(|| read_token(&file)).await;
 }
 
-async fn follow(files: &[PathBuf], secrets: &Secrets, read: impl Fn() -> Result<Secrets>) {
-    let mut former = stamp(files);
-    // The first round reads the files: they may have changed since the process read them.
-    let mut is_first = true;
-    loop {
-        skep_env::sleep(FOLLOW_INTERVAL).await;
-        let newest = stamp(files);
-        if newest == former && !is_first {
-            continue;
+/// A token that a running process follows.
+struct FollowedToken {
+    files: Vec<PathBuf>,
+    /// The cluster of this process. A token of another cluster is refused.
+    cluster: ClusterId,
+    secrets: Secrets,
+    /// The files whose tokens the process has. Taken before the files were read, so that a change
+    /// during the reading is seen in the next round. `None` before the first success: the files may
+    /// have changed since the process read them.
+    taken: Option<Vec<Stamp>>,
+    /// The error of the last round, which is logged once.
+    reported: Option<String>,
+}
+
+impl FollowedToken {
+    fn new(files: Vec<PathBuf>, cluster: ClusterId, secrets: Secrets) -> Self {
+        Self { files, cluster, secrets, taken: None, reported: None }
+    }
+
+    async fn follow(mut self, read: impl Fn() -> Result<JoinToken>) {
+        // Retry: reading of a changed token. Every `FOLLOW_INTERVAL`, without limit.
+        loop {
+            skep_env::sleep(FOLLOW_INTERVAL).await;
+            self.look(&read);
         }
-        (former, is_first) = (newest, false);
-        match read() {
-            Ok(changed) if changed.held() != secrets.held() => {
-                secrets.replace_by(&changed);
-                let id = changed.newest().id();
-                tracing::info!("this process uses the changed tokens; the newest is {id}");
+    }
+
+    /// Takes the secrets of the files if the files have changed. After an error, the process keeps
+    /// its secrets, and the next round reads the files again.
+    fn look(&mut self, read: impl Fn() -> Result<JoinToken>) {
+        let stamps = stamps(&self.files);
+        if self.taken.as_ref() == Some(&stamps) {
+            return;
+        }
+        match read().and_then(|token| self.check_cluster(token)) {
+            Ok(changed) => {
+                (self.taken, self.reported) = (Some(stamps), None);
+                if changed.held() != self.secrets.held() {
+                    self.secrets.replace_by(&changed);
+                    let id = changed.newest().id();
+                    tracing::info!("this process uses the changed tokens; the newest is {id}");
+                }
             }
-            Ok(_) => {}
             Err(error) => {
-                tracing::warn!(
-                    "the token has changed and cannot be used, the former stays: {error}"
-                );
+                let text = error.to_string();
+                if self.reported.as_ref() != Some(&text) {
+                    tracing::warn!("cannot take the changed token, the former one stays: {text}");
+                    self.reported = Some(text);
+                }
             }
         }
+    }
+
+    fn check_cluster(&self, token: JoinToken) -> Result<Secrets> {
+        if token.cluster == self.cluster {
+            return Ok(token.secrets);
+        }
+        let what = format!(
+            "{} has a token of cluster {}, and this process belongs to cluster {}; put the token \
+             back that `skep cluster token` prints on the management host of this cluster",
+            self.files[0].display(),
+            token.cluster,
+            self.cluster
+        );
+        Err(Error::new(ErrorCode::Configuration, what))
     }
 }
 
@@ -196,6 +241,13 @@ mod tests {
         revoke(&path, id, true).unwrap();
         assert_eq!(states(&path), [false]);
         assert_eq!(revoke(&path, id, true).unwrap_err().code(), ErrorCode::NotFound);
+        let revoked = install(&path, &old).unwrap_err();
+        assert!(revoked.context().contains("it is revoked"), "{revoked}");
+        // A later replacement does not forget the revoked one.
+        replace(&path).unwrap();
+        assert!(install(&path, &old).is_err());
+        assert_eq!(states(&path), [false, false]);
+        let new = load_token(&path).unwrap();
         let newest = new.secrets.newest().id();
         assert_eq!(revoke(&path, newest, true).unwrap_err().code(), ErrorCode::InUse);
     }
@@ -237,11 +289,56 @@ mod tests {
         let used = secrets.clone();
         let new = replace(&path).unwrap().secrets.newest();
         skep_env::block_on(async move {
-            let following = follow_directory(path, secrets);
+            let following = follow_directory(path, ClusterId::new([1; 16]), secrets);
             assert!(skep_env::timeout(3 * FOLLOW_INTERVAL, following).await.is_none());
         })
         .unwrap();
         assert_eq!(used.newest(), new);
         assert_eq!(used.held().len(), 2);
+    }
+
+    /// Writes the lines of a token file as an editor does: in place.
+    fn write_lines(file: &Path, lines: &[String]) {
+        use std::os::unix::fs::PermissionsExt;
+        std::fs::write(file, lines.join("\n")).unwrap();
+        std::fs::set_permissions(file, std::fs::Permissions::from_mode(0o600)).unwrap();
+    }
+
+    #[test]
+    fn mount_has_the_tokens_of_its_file_and_no_others() {
+        let place = tempfile::tempdir().unwrap();
+        let file = place.path().join("token");
+        let (old, new, foreign) = (token(1), token(1), token(2));
+        let [old_secret, new_secret] = [&old, &new].map(|token| token.secrets.newest());
+        let secrets = old.secrets.clone();
+        let mut followed = FollowedToken::new(vec![file.clone()], old.cluster, secrets.clone());
+        let mut look = || {
+            followed.look(|| read_token(&file));
+            followed.reported.clone()
+        };
+        let held = || secrets.held().into_iter().map(|it| it.secret).collect::<Vec<_>>();
+        write_lines(&file, &[new.to_text(), old.to_text()]);
+        assert_eq!(look(), None);
+        assert_eq!(held(), [new_secret.clone(), old_secret]);
+        write_lines(&file, &[new.to_text()]);
+        assert_eq!(look(), None);
+        assert_eq!(held(), std::slice::from_ref(&new_secret));
+        write_lines(&file, &[foreign.to_text()]);
+        assert!(look().is_some_and(|error| error.contains("a token of cluster 0202")));
+        assert_eq!(held(), [new_secret]);
+    }
+
+    #[test]
+    fn token_file_is_read_again_after_an_error() {
+        let place = tempfile::tempdir().unwrap();
+        let file = place.path().join("token");
+        let (old, new) = (token(1), token(1));
+        write_lines(&file, &[new.to_text()]);
+        let mut followed = FollowedToken::new(vec![file.clone()], old.cluster, old.secrets.clone());
+        followed.look(|| Err(Error::new(ErrorCode::Io, "the server of the file is away")));
+        assert!(followed.reported.is_some());
+        // The file has not changed since the failed read.
+        followed.look(|| read_token(&file));
+        assert_eq!((followed.reported, old.secrets.newest()), (None, new.secrets.newest()));
     }
 }

@@ -80,5 +80,8 @@ fn token_is_replaced_and_revoked_under_a_mounted_cluster() {
     let refused = list_with(&old).expect_failure();
     assert!(refused.contains("revoked"), "{refused}");
     assert_eq!(revoke(&management, &[]).status.code(), Some(4), "no such token");
+    let install = ["token", "install", "--token-file", &old, "--directory", &services[0]];
+    let refused = skep(install).expect_failure();
+    assert!(refused.contains("it is revoked"), "{refused}");
     second.unmount();
 }

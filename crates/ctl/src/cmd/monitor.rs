@@ -81,5 +81,5 @@ pub(crate) fn run(args: &MonitorArgs) -> Result<()> {
         std::process::id(),
         settings.directory.display()
     );
-    skep_monitor::run(&settings, &access.token)
+    skep_monitor::run(&settings, &access.token, &access.token_file)
 }

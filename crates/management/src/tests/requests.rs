@@ -40,3 +40,49 @@ fn registration_after_a_lost_reply_gets_the_first_id() {
         assert_ne!(register(2).await.node, first.node);
     });
 }
+
+/// Before the fix, the holder of a closed token joined if it named the id of any node.
+#[test]
+fn closed_token_joins_no_node_that_claims_an_id() {
+    let (_directory, settings, token) = cluster();
+    block_on(async move {
+        let running = RunningManagement::start(&settings).await.unwrap();
+        let known = server(NodeKind::Storage, 10);
+        let (member, _) = Membership::join(&token, known.clone(), PATIENCE).await.unwrap();
+        let directory = &settings.node.directory;
+        let old = token.secrets.newest().id();
+        skep_service::tokens::replace(directory).unwrap();
+        skep_service::tokens::revoke(directory, old, false).unwrap();
+        let changed = skep_service::directory::load_token(directory).unwrap();
+        running.identity.secrets.replace_by(&changed.secrets);
+        let identity = Identity {
+            cluster: token.cluster,
+            secrets: token.secrets.clone(),
+            node: member.node(),
+            kind: NodeKind::Storage,
+        };
+        let (address, any) = (&token.addresses[0], TargetId::default());
+        let connection = Connection::connect(address, &identity, any, Channel::NONE).await.unwrap();
+        let options = |sequence| CallOptions {
+            session: SessionId::new(77),
+            sequence,
+            ..CallOptions::default()
+        };
+        let client = RegisterClient {
+            host: "here".into(),
+            mount_point: "/mnt".into(),
+            version: "test".into(),
+            pid: 1,
+        };
+        let refused = connection.call(&client, &options(1)).await.unwrap_err();
+        assert_eq!(refused.code(), ErrorCode::AuthenticationFailed);
+        assert!(refused.context().contains("revoked for new nodes"), "{refused}");
+        let stranger = server(NodeKind::Storage, 20);
+        let refused = connection.call(&stranger, &options(2)).await.unwrap_err();
+        assert_eq!(refused.code(), ErrorCode::AuthenticationFailed);
+        // A server that has joined shows its uuid, and goes on.
+        let again = connection.call(&known, &options(3)).await.unwrap().0;
+        assert_eq!(again.node, member.node());
+        assert_eq!(again.map.nodes.len(), 2);
+    });
+}

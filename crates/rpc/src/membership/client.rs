@@ -171,7 +171,8 @@ impl ClientMembership {
     /// Registers the client under a new id, after [`Self::begin_rejoin`] returned `true`. Retries
     /// until management accepts the registration or the client leaves.
     pub async fn register_again(&self) {
-        let management = self.management();
+        let mut management = self.management();
+        let mut logged = None;
         // Retry: registration after a removal. Every `CLIENT_JOIN_PAUSE`, until the client leaves.
         while !self.is_leaving() {
             match management.call_once(&self.request, MANAGEMENT_DEADLINE).await {
@@ -182,7 +183,15 @@ impl ClientMembership {
                     return;
                 }
                 Err(error) => {
-                    tracing::warn!("cannot join the cluster anew yet: {error}");
+                    if logged != Some(error.code()) {
+                        tracing::warn!("cannot join the cluster anew yet: {error}; retrying");
+                        logged = Some(error.code());
+                    }
+                    if error.code() == ErrorCode::AuthenticationFailed {
+                        // The connection was made by a revoked secret. A new connection uses the
+                        // secret that the token file has now.
+                        management = self.management();
+                    }
                     skep_env::sleep(CLIENT_JOIN_PAUSE).await;
                 }
             }

@@ -179,6 +179,7 @@ impl Host {
         let node_uuid = node.directory.identity().node_uuid;
         let following = skep_env::spawn(tokens::follow_directory(
             self.settings.directory.clone(),
+            node.token.cluster,
             node.token.secrets.clone(),
         ));
         let figures = Figures::new(self.registry(&membership));

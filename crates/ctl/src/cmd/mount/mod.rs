@@ -21,6 +21,7 @@ use skep_client::LogControl;
 use skep_fuse::{ClusterOptions, RequestOptions, ServeOptions, TransportChoice, TransportKind};
 use skep_metrics::Registry;
 use skep_service::ByteSize;
+use skep_service::tokens::follow_file;
 use skep_types::{Error, ErrorCode, Result};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
@@ -227,9 +228,10 @@ fn mount(
 /// Starts a thread that takes a replaced token from the token file, so that the mount can join
 /// again after the former one was revoked. Must be called after the signals are blocked.
 fn follow_token(access: &Access) -> Result<()> {
-    let (file, secrets) = (access.token_file.clone(), access.token.secrets.clone());
+    let (file, token) = (access.token_file.clone(), access.token.clone());
     skep_env::spawn_thread("skep-token".into(), None, move || {
-        let followed = skep_env::block_on(skep_service::tokens::follow_file(file, secrets));
+        let following = follow_file(file, token.cluster, token.secrets);
+        let followed = skep_env::block_on(following);
         if let Err(error) = followed {
             tracing::warn!("this mount cannot take a replaced token before a remount: {error}");
         }

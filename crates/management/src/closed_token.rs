@@ -1,0 +1,43 @@
+//! Registrations by a closed token: one that an administrator has revoked for new nodes.
+//!
+//! A connection that proves a closed secret names a node id, which the handshake cannot verify. So
+//! management refuses the registration of every node that cannot show that it has joined before.
+//! Owns this check. Does not own the choice of the secret (`skep_rpc::secret`), nor the other
+//! requests of such a node: a member goes on with a closed token (`docs/design/0019-tokens.md`).
+
+use crate::authority::Authority;
+use skep_rpc::{Incoming, Peer};
+use skep_types::codec::Codec;
+use skep_types::{Error, ErrorCode, Result};
+use skep_wire::Request;
+use skep_wire::management::{RegisterClient, RegisterServer};
+
+/// Refuses a registration by a closed token, except that of a server with a known uuid. Only this
+/// server and management have the uuid, since no message to another node contains it.
+///
+/// # Errors
+/// - `AuthenticationFailed` for the registration of a client or of an unknown server.
+/// - `Corrupt` if the request cannot be decoded.
+pub(crate) fn check(authority: &Authority, peer: Peer, incoming: &Incoming) -> Result<()> {
+    if !peer.has_closed_secret {
+        return Ok(());
+    }
+    let has_joined = match incoming.header.message {
+        RegisterServer::ID => {
+            let uuid = RegisterServer::from_bytes(&incoming.body)?.server.uuid;
+            authority.server_with_uuid(uuid).is_some()
+        }
+        // A client has no uuid: each registration creates a new node.
+        RegisterClient::ID => false,
+        _ => true,
+    };
+    if has_joined {
+        return Ok(());
+    }
+    let what = format!(
+        "cannot register as a new node, as node {}: the token is revoked for new nodes; copy the \
+         newest token (`skep cluster token` on the management host) to the token file",
+        peer.node
+    );
+    Err(Error::new(ErrorCode::AuthenticationFailed, what))
+}
