@@ -105,6 +105,11 @@ pub enum Command {
         /// The target.
         target: TargetId,
     },
+    /// Gives up a storage target whose data is lost.
+    GiveUpTarget {
+        /// The target.
+        target: TargetId,
+    },
     /// Removes a server without targets.
     RemoveServer {
         /// The server.
@@ -187,6 +192,10 @@ impl Codec for Command {
                 name.encode(w);
                 value.encode(w);
             }
+            Self::GiveUpTarget { target } => {
+                24_u8.encode(w);
+                target.encode(w);
+            }
         }
     }
 
@@ -207,6 +216,7 @@ impl Codec for Command {
             19 => Self::RenameServer { node: Codec::decode(r)?, name: Codec::decode(r)? },
             20 => Self::ContinueAbove { version: Codec::decode(r)? },
             21 => Self::ChangeSetting { name: Codec::decode(r)?, value: Codec::decode(r)? },
+            24 => Self::GiveUpTarget { target: Codec::decode(r)? },
             other => return Err(r.corrupt(format_args!("unknown command number {other}"))),
         })
     }

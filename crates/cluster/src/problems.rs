@@ -5,7 +5,7 @@
 
 use crate::state::kind_word;
 use skep_types::map::{CapacityPool, Condition, Consistency, Reachability};
-use skep_types::{ClusterMap, NodeKind, Target, TargetId, TargetKind};
+use skep_types::{ClusterMap, NodeId, NodeKind, Target, TargetId, TargetKind};
 
 /// How much a problem hurts users.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -73,6 +73,10 @@ pub fn problems_of_map(map: &ClusterMap) -> Vec<Problem> {
         }
     }
     for target in &map.targets {
+        if target.consistency == Consistency::Bad {
+            problems.extend(lost(target));
+            continue;
+        }
         let found =
             [reachability(target), condition(target), capacity(target), consistency(target)];
         problems.extend(found.into_iter().flatten());
@@ -86,6 +90,25 @@ pub fn problems_of_map(map: &ClusterMap) -> Vec<Problem> {
         }
     }
     problems
+}
+
+/// Whether all targets of a node are given up as lost. Such a node need not run.
+pub fn has_only_lost_targets(map: &ClusterMap, node: NodeId) -> bool {
+    let mut targets = map.targets.iter().filter(|target| target.node == node).peekable();
+    targets.peek().is_some() && targets.all(|target| target.consistency == Consistency::Bad)
+}
+
+/// A target that was given up as lost is a problem only if its directory is back: its service could
+/// open it, and refuses all requests for it.
+fn lost(target: &Target) -> Option<Problem> {
+    let is_served =
+        target.reachability == Reachability::Online && target.health.condition != Condition::Down;
+    let rule = ("target-lost", Severity::Warning);
+    let fact = " was given up as lost, and its directory is back: its service refuses all requests \
+                for it";
+    let remedy = "take it out of the settings of its service, copy what you need from its \
+                  directory, and add the disk as a new target in an empty directory";
+    is_served.then(|| problem(target, rule, fact, remedy))
 }
 
 fn problem(
@@ -218,8 +241,18 @@ mod tests {
             (Condition::Down, "target-down"),
         ] {
             let health = TargetHealth { condition, problem: "EIO".into() };
-            let both = Target { health, consistency: Consistency::Bad, ..target() };
+            let both = Target { health, consistency: Consistency::NeedsResync, ..target() };
             assert_eq!(rules(both), [rule, "target-inconsistent"]);
         }
+    }
+
+    #[test]
+    fn lost_target_is_a_problem_only_while_it_is_served() {
+        let lost = Target { consistency: Consistency::Bad, ..target() };
+        assert_eq!(rules(lost.clone()), ["target-lost"]);
+        let offline = Target { reachability: Reachability::Offline, ..lost.clone() };
+        assert_eq!(rules(offline), Vec::<&str>::new());
+        let health = TargetHealth { condition: Condition::Down, problem: "EIO".into() };
+        assert_eq!(rules(Target { health, ..lost }), Vec::<&str>::new());
     }
 }

@@ -29,6 +29,8 @@ use std::collections::BTreeMap;
 struct Contact {
     /// Time of the last heartbeat, in milliseconds. `None` means that the server has left.
     last_ms: Option<u64>,
+    /// Time of the last heartbeat, or of the clean end of the server, in milliseconds.
+    silent_since_ms: u64,
     reachability: Reachability,
 }
 
@@ -61,8 +63,11 @@ pub struct ReachabilityChanges {
 impl SoftState {
     /// Creates the state at the start of management, before the first heartbeat of any node.
     pub fn new(now_ms: u64, state: &ClusterState) -> Self {
-        let unknown =
-            Contact { last_ms: Some(now_ms), reachability: Reachability::ProbablyOffline };
+        let unknown = Contact {
+            last_ms: Some(now_ms),
+            silent_since_ms: now_ms,
+            reachability: Reachability::ProbablyOffline,
+        };
         let nodes = state.map().nodes.iter().map(|node| (node.id, unknown)).collect();
         Self {
             nodes,
@@ -78,7 +83,11 @@ impl SoftState {
     /// Records that a node has registered or sent a heartbeat. Returns whether this justifies a new
     /// map.
     pub fn record_contact(&mut self, now_ms: u64, node: NodeId) -> bool {
-        let contact = Contact { last_ms: Some(now_ms), reachability: Reachability::Online };
+        let contact = Contact {
+            last_ms: Some(now_ms),
+            silent_since_ms: now_ms,
+            reachability: Reachability::Online,
+        };
         let before = self.nodes.insert(node, contact);
         before.is_none_or(|before| before.reachability != Reachability::Online)
     }
@@ -120,8 +129,9 @@ impl SoftState {
 
     /// Records that a server leaves: the server is `Offline` at once. Returns whether it was not
     /// `Offline` before.
-    pub fn record_leave(&mut self, node: NodeId) -> bool {
-        let contact = Contact { last_ms: None, reachability: Reachability::Offline };
+    pub fn record_leave(&mut self, now_ms: u64, node: NodeId) -> bool {
+        let contact =
+            Contact { last_ms: None, silent_since_ms: now_ms, reachability: Reachability::Offline };
         self.nodes
             .insert(node, contact)
             .is_some_and(|before| before.reachability != Reachability::Offline)
@@ -133,6 +143,12 @@ impl SoftState {
         // The subtraction saturates: the caller may have read the clock before the heartbeat
         // arrived.
         self.nodes.get(&node)?.last_ms.map(|last_ms| now_ms.saturating_sub(last_ms))
+    }
+
+    /// Returns the milliseconds since the last heartbeat of a node, since the server has left, or
+    /// since management started, whichever was last. `None` means that the node is unknown.
+    pub fn silent_ms(&self, now_ms: u64, node: NodeId) -> Option<u64> {
+        self.nodes.get(&node).map(|contact| now_ms.saturating_sub(contact.silent_since_ms))
     }
 
     /// Removes a node from the soft state after it was removed from the map.
@@ -311,9 +327,10 @@ mod tests {
     #[test]
     fn leaving_server_is_offline_at_once_and_stays_offline() {
         let (state, mut soft, server, _) = in_contact();
-        assert!(soft.record_leave(server));
-        assert!(!soft.record_leave(server));
+        assert!(soft.record_leave(500, server));
+        assert!(!soft.record_leave(500, server));
         assert!(!soft.tick(1_000, &state).changed);
+        assert_eq!(soft.silent_ms(1_000, server), Some(500));
         assert_eq!(shown(&state, &soft, server), Reachability::Offline);
     }
 

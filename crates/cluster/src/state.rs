@@ -192,6 +192,7 @@ impl ClusterState {
             Command::ChangeGroup(change) => next.change_group(change)?,
             Command::CloseTarget { target, is_closed } => next.close_target(*target, *is_closed)?,
             Command::RemoveTarget { target } => next.remove_target(*target)?,
+            Command::GiveUpTarget { target } => next.give_up_target(*target)?,
             Command::RemoveServer { node } => next.remove_server(*node)?,
             Command::RenameServer { node, name } => next.rename_server(*node, name)?,
             Command::ContinueAbove { version } => next.continue_above(*version)?,

@@ -6,13 +6,13 @@ use skep_rpc::{CallOptions, Channel, MapCell, Router};
 use skep_types::{
     ClusterMap, Error, FileKind, GroupId, InodeId, MapVersion, NodeId, Result, TargetKind,
 };
-use skep_wire::metadata::ListGroupFiles;
+use skep_wire::metadata::{GroupFile, ListGroupFiles};
 
 /// The uses of a storage group.
 #[derive(Debug, Default)]
 pub(crate) struct GroupUses {
-    /// The files with their kinds. A directory has a default pattern that names the group.
-    pub(crate) files: Vec<(InodeId, FileKind)>,
+    /// The files. A directory has a default pattern that names the group.
+    pub(crate) files: Vec<GroupFile>,
     /// Number of chunk files that metadata targets still have to remove.
     pub(crate) removals: u64,
     /// Number of transactions in progress, which may create files.
@@ -51,7 +51,7 @@ impl GroupUses {
 
     /// Returns the number of directories.
     pub(crate) fn directories(&self) -> usize {
-        self.files.iter().filter(|(_, kind)| *kind == FileKind::Directory).count()
+        self.files.iter().filter(|it| it.kind == FileKind::Directory).count()
     }
 
     /// Whether no file, directory or chunk file uses the group.

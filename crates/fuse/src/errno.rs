@@ -42,6 +42,7 @@ pub fn errno(code: ErrorCode) -> i32 {
         | ErrorCode::Evicted
         | ErrorCode::EndMoved
         | ErrorCode::Deposed
+        | ErrorCode::TargetLost
         | ErrorCode::Io => libc::EIO,
     }
 }

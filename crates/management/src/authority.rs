@@ -11,6 +11,7 @@
 
 use crate::command_log::CommandLog;
 use crate::log_level_changes::LogLevelChanges;
+use crate::reported_waits::ReportedWaits;
 use skep_cluster::state::ClientDetails;
 use skep_cluster::versions::{VersionSequence, starts_of};
 use skep_cluster::{ClusterState, Command, Outcome, Proposal, RequestId, SoftState};
@@ -21,6 +22,7 @@ use skep_types::{ClusterMap, ErrorCode, MapVersion, NodeId, NodeKind, Result, Ta
 use skep_wire::management::{ClientEntry, Heartbeat, MapUpdate, TargetReport};
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::time::Duration;
 
 /// The only authority over the state of one cluster.
 #[derive(Debug)]
@@ -33,6 +35,8 @@ pub(crate) struct Authority {
     pub(crate) failed: Notify,
     /// Changes of clients' log levels that the clients have not confirmed yet.
     pub(crate) log_level_changes: LogLevelChanges,
+    /// The requests of nodes that wait for a group.
+    pub(crate) waits: ReportedWaits,
 }
 
 #[derive(Debug)]
@@ -79,6 +83,7 @@ impl Authority {
             changed: Notify::default(),
             failed: Notify::default(),
             log_level_changes: LogLevelChanges::default(),
+            waits: ReportedWaits::default(),
         });
         authority.propose(&Command::Start.into())?;
         Ok(authority)
@@ -251,13 +256,20 @@ impl Authority {
 
     /// Records that a server has left cleanly.
     pub(crate) fn left(&self, node: NodeId) {
-        let changed = self.inner.borrow_mut().soft.record_leave(node);
+        let changed = self.inner.borrow_mut().soft.record_leave(now_ms(), node);
         self.soft_change(changed);
     }
 
     /// Returns the id of the server with this uuid. `None` means that it has not registered.
     pub(crate) fn server_with_uuid(&self, uuid: u128) -> Option<NodeId> {
         self.inner.borrow().state.server_with_uuid(uuid)
+    }
+
+    /// Returns the time since a server sent its last heartbeat or has left, but at most the time
+    /// since management started.
+    pub(crate) fn silence(&self, node: NodeId) -> Duration {
+        let silent_ms = self.inner.borrow().soft.silent_ms(now_ms(), node);
+        Duration::from_millis(silent_ms.unwrap_or(0))
     }
 
     /// Returns whether management has received a heartbeat of a node within a lease.

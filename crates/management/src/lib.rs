@@ -16,6 +16,7 @@ mod handlers;
 mod limits;
 mod log_level_changes;
 mod meter;
+mod reported_waits;
 mod settings;
 
 pub use copies::{DirectoryCopy, copy_directory};

@@ -8,6 +8,9 @@ pub(crate) const COMMANDS_PER_SNAPSHOT: usize = 1024;
 /// Maximum number of waiting `GetMap` requests. Management replies to further ones at once that
 /// there is no newer map.
 pub(crate) const MAX_WAITING: usize = 200_000;
+/// Silence of a server after which an administrator may give up its targets as lost. A restart of a
+/// host, or of a switch, takes less.
+pub(crate) const SILENCE_OF_LOST: Duration = Duration::from_secs(300);
 /// Interval between checks of reachability and leases. A lease is many times longer.
 pub(crate) const TICK: Duration = Duration::from_millis(50);
 /// Management replies to a waiting request this long before the request's deadline, so that the

@@ -343,7 +343,8 @@ impl Shell {
                 Action::SendToMember(request) => members::send(self, request),
                 Action::Sync { lsn } => self.start_sync(log, lsn),
                 Action::Reply { connection, mut request, result } => {
-                    request.lowest_map = request.lowest_map.max(target.fence());
+                    let needed = target.fence().max(self.router.needed());
+                    request.lowest_map = request.lowest_map.max(needed);
                     let connections = self.connections.borrow();
                     // If the connection is closed, the client repeats the request on another one.
                     let Some(outbox) = connections.get(&connection) else { continue };

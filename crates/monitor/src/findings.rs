@@ -10,7 +10,7 @@ use crate::collect::Collected;
 use crate::frame::{Dimension, Frame, Load};
 use crate::quantile::quantile_ns;
 use crate::settings::AlertSettings;
-use skep_cluster::problems::{Severity, problems_of_map};
+use skep_cluster::problems::{Severity, has_only_lost_targets, problems_of_map};
 use skep_cluster::state::kind_word;
 use skep_stats::why::{Evidence, Thresholds, causes};
 use skep_types::{ClusterMap, Target, TargetKind};
@@ -122,6 +122,9 @@ fn unreachable(map: &ClusterMap, collected: &Collected) -> Vec<Finding> {
     reasons
         .filter_map(|(id, reason)| {
             let node = map.nodes.iter().find(|node| node.id.raw() == *id)?;
+            if has_only_lost_targets(map, node.id) {
+                return None;
+            }
             Some(Finding {
                 rule: "service-unreachable",
                 severity: Severity::Critical,

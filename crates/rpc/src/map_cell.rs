@@ -4,7 +4,8 @@
 //! Does not own the requests to management that get newer maps ([`crate::membership`]).
 
 use skep_env::{SharedNotify, SharedWait};
-use skep_types::{ClusterMap, MapVersion, NodeId};
+use skep_types::map::Consistency;
+use skep_types::{ClusterMap, MapVersion, NodeId, TargetId};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -12,7 +13,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 #[derive(Debug)]
 pub struct MapCell {
     version: AtomicU64,
-    /// The newest map version that peers have named in their replies.
+    /// The newest map version that peers have named in their replies, or in which a target was given
+    /// up as lost.
     needed: AtomicU64,
     /// The node id of this process in the cluster; zero if it has none.
     node: AtomicU32,
@@ -44,9 +46,11 @@ impl skep_metrics::Source for MapCell {
 impl MapCell {
     /// Creates a cell with an initial map and the process's node id.
     pub fn new(map: ClusterMap, node: NodeId) -> Arc<Self> {
+        let has_lost = lost_targets(&map).next().is_some();
+        let needed = if has_lost { map.version.raw() } else { 0 };
         Arc::new(Self {
             version: AtomicU64::new(map.version.raw()),
-            needed: AtomicU64::new(0),
+            needed: AtomicU64::new(needed),
             node: AtomicU32::new(node.raw()),
             map: Mutex::new(Arc::new(map)),
             changed: SharedNotify::default(),
@@ -111,6 +115,11 @@ impl MapCell {
     }
 
     fn put(&self, mut held: MutexGuard<'_, Arc<ClusterMap>>, map: ClusterMap) {
+        // A target that was given up as lost may still serve under its older map. It must get this
+        // map before it executes another request of this process.
+        if lost_targets(&map).any(|lost| lost_targets(&held).all(|known| known != lost)) {
+            self.need(map.version);
+        }
         self.version.store(map.version.raw(), Ordering::Release);
         *held = Arc::new(map);
         drop(held);
@@ -120,5 +129,47 @@ impl MapCell {
     /// Waits for the next change of the map after this call.
     pub(crate) fn wait_for_change(&self) -> SharedWait<'_> {
         self.changed.wait()
+    }
+}
+
+/// Returns the targets that were given up as lost.
+fn lost_targets(map: &ClusterMap) -> impl Iterator<Item = TargetId> {
+    let lost = map.targets.iter().filter(|target| target.consistency == Consistency::Bad);
+    lost.map(|target| target.id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use skep_types::{ClusterId, Target, TargetKind};
+
+    fn map(version: u64, consistency: Consistency) -> ClusterMap {
+        let mut map = ClusterMap::empty(ClusterId::new([1; 16]));
+        map.version = MapVersion::new(version);
+        map.targets.push(Target {
+            id: TargetId::new(3),
+            kind: TargetKind::Storage,
+            node: NodeId::new(2),
+            path: "/disk".into(),
+            reachability: skep_types::map::Reachability::Online,
+            consistency,
+            health: Default::default(),
+            capacity: Default::default(),
+            capacity_pool: skep_types::map::CapacityPool::Normal,
+        });
+        map
+    }
+
+    #[test]
+    fn peers_need_the_map_in_which_a_target_is_lost() {
+        let cell = MapCell::new(map(4, Consistency::Good), NodeId::new(1));
+        cell.update(map(5, Consistency::Good));
+        assert_eq!(cell.needed(), MapVersion::new(0));
+        cell.update(map(6, Consistency::Bad));
+        cell.update(map(7, Consistency::Bad));
+        assert_eq!(cell.needed(), MapVersion::new(6));
+        // A process that starts does not know when the target was given up.
+        let cell = MapCell::new(map(8, Consistency::Bad), NodeId::new(1));
+        assert_eq!(cell.needed(), MapVersion::new(8));
     }
 }

@@ -6,6 +6,8 @@
 //! ([`crate::routing`]).
 
 use skep_types::{Error, GroupId};
+use skep_wire::limits::MAX_REPORTED_WAITS;
+use skep_wire::management::RequestWait;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -14,6 +16,9 @@ use std::time::Duration;
 /// Time for which requests must fail before the process logs an outage. It does not log shorter
 /// outages, such as a restart of a service.
 const WORTH_A_LINE: Duration = Duration::from_secs(5);
+
+/// Maximum length of an error in a report to management, in characters.
+const MAX_ERROR_CHARS: usize = 240;
 
 /// The groups whose requests fail. The mutex protects only this map.
 static FAILING: Mutex<BTreeMap<GroupId, Outage>> = Mutex::new(BTreeMap::new());
@@ -28,6 +33,8 @@ struct Outage {
     /// Number of requests that are repeated.
     waiting: usize,
     is_logged: bool,
+    /// The error of the last attempt.
+    error: String,
 }
 
 fn failing() -> MutexGuard<'static, BTreeMap<GroupId, Outage>> {
@@ -48,9 +55,12 @@ impl RepeatedRequest {
         let mut failing = failing();
         if self.group != Some(group) {
             self.leave(&mut failing);
-            let new = Outage { since: now, waiting: 0, is_logged: false };
+            let new = Outage { since: now, waiting: 0, is_logged: false, error: String::new() };
             failing.entry(group).or_insert(new).waiting += 1;
             self.group = Some(group);
+        }
+        if let Some(outage) = failing.get_mut(&group) {
+            outage.error = error.to_string();
         }
         if let Some(outage) = failing.get_mut(&group)
             && !outage.is_logged
@@ -91,6 +101,25 @@ impl Drop for RepeatedRequest {
             COUNT.store(failing.len(), Ordering::Relaxed);
         }
     }
+}
+
+/// Returns the groups for which requests have waited longer than [`WORTH_A_LINE`], for a report to
+/// management.
+pub(crate) fn waits(now: Duration) -> Vec<RequestWait> {
+    if COUNT.load(Ordering::Relaxed) == 0 {
+        return Vec::new();
+    }
+    let failing = failing();
+    let age = |outage: &Outage| now.saturating_sub(outage.since);
+    let is_long =
+        |(_, outage): &(&GroupId, &Outage)| outage.waiting > 0 && age(outage) >= WORTH_A_LINE;
+    let wait = |(group, outage): (&GroupId, &Outage)| RequestWait {
+        group: *group,
+        since_ms: u64::try_from(age(outage).as_millis()).unwrap_or(u64::MAX),
+        requests: u32::try_from(outage.waiting).unwrap_or(u32::MAX),
+        error: outage.error.chars().take(MAX_ERROR_CHARS).collect(),
+    };
+    failing.iter().filter(is_long).take(MAX_REPORTED_WAITS).map(wait).collect()
 }
 
 /// Records that a group has given a final reply. Logs the end of an outage that the log mentions.

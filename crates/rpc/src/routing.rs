@@ -20,9 +20,10 @@ use crate::link::TargetLink;
 use crate::map_cell::MapCell;
 use crate::outages::{self, RepeatedRequest};
 use crate::term::OwnTerm;
+use skep_types::map::Consistency;
 use skep_types::{
     ClusterMap, Epoch, Error, ErrorCode, GroupId, InodeId, MapVersion, Result, RetryClass, ShardId,
-    TargetId, TargetKind,
+    Target, TargetId, TargetKind,
 };
 use skep_wire::Request;
 use skep_wire::senders::Sender;
@@ -107,6 +108,12 @@ impl Router {
     /// an older map.
     pub fn need(&self, version: MapVersion) {
         self.cell.need(version);
+    }
+
+    /// Returns the map version that targets must have before they execute requests of this process.
+    /// A target also sends it in its replies, so that its clients need this version too.
+    pub fn needed(&self) -> MapVersion {
+        self.cell.needed()
     }
 
     /// Returns the newest map.
@@ -254,7 +261,10 @@ impl Router {
         let unknown =
             |problem: &str| Error::new(ErrorCode::StaleMap, format!("group {group} {problem}"));
         let entry = map.group(group).ok_or_else(|| unknown("is not in the cluster map"))?;
-        let target = map.primary(group).ok_or_else(|| unknown("has no member that serves it"))?.id;
+        let primary = map.primary(group);
+        let target = primary.ok_or_else(|| unknown("has no member that serves it"))?;
+        check_not_lost(target)?;
+        let target = target.id;
         options.group = group;
         options.epoch = entry.epoch;
         options.sender = self.sender()?;
@@ -322,14 +332,15 @@ impl Router {
         .detach();
     }
 
-    /// Ends the connections to targets whose group has another primary in the newest map, and the
-    /// attempts to connect to them. The calls under way then go to the new primary, in the same
-    /// slot and sequence, even if the process of the former one is only stopped and its connection
-    /// stays open.
+    /// Ends the connections to targets that are lost, or whose group has another primary in the
+    /// newest map, and the attempts to connect to them. The calls under way then fail, or go to the
+    /// new primary in the same slot and sequence, even if the process of the former one is only
+    /// stopped and its connection stays open.
     fn retire_links(&self) {
         let map = self.map();
         self.links.borrow_mut().retain(|target, link| {
-            let is_current = link.is_current(&map, *target);
+            let is_lost = map.target(*target).is_some_and(|it| check_not_lost(it).is_err());
+            let is_current = link.is_current(&map, *target) && !is_lost;
             if !is_current {
                 link.retire();
             }
@@ -374,10 +385,23 @@ impl Router {
     }
 }
 
+/// Refuses a target that an administrator has given up: its service will not come back with the
+/// data, so a request must not wait for it.
+fn check_not_lost(target: &Target) -> Result<()> {
+    if target.consistency != Consistency::Bad {
+        return Ok(());
+    }
+    let what = format!(
+        "target {} ({}) is lost, and so are the bytes on it; restore the file from a backup",
+        target.id, target.path
+    );
+    Err(Error::new(ErrorCode::TargetLost, what))
+}
+
 /// Whether a final result came from the group. This process itself gives up after a time limit, and
 /// refuses to send a request under a removed id.
 fn is_answer<T>(result: &Result<T>) -> bool {
-    let own = [ErrorCode::TimedOut, ErrorCode::Evicted, ErrorCode::Deposed];
+    let own = [ErrorCode::TimedOut, ErrorCode::Evicted, ErrorCode::Deposed, ErrorCode::TargetLost];
     result.as_ref().err().is_none_or(|error| !own.contains(&error.code()))
 }
 

@@ -170,6 +170,32 @@ fn call_under_way_goes_to_the_new_primary_in_the_same_slot() {
     .unwrap();
 }
 
+/// A read of a lost target must not wait for a service that never comes back.
+#[test]
+fn call_to_a_target_given_up_as_lost_fails_at_once() {
+    block_on(async {
+        let secret = Secrets::generate();
+        let silent = service(&secret, Serves::WithoutReply);
+        let addresses = [&*silent.address, "127.0.0.1:1"];
+        let (cell, router) = client(&secret, map(addresses, 1, 1, 1));
+        let under_way = Rc::clone(&router);
+        let call = spawn(async move {
+            under_way.call(GROUP, &SyncAll {}, CallOptions::default()).await.unwrap_err()
+        });
+        until(|| silent.received.borrow().len() == 1).await;
+        let mut lost = map(addresses, 1, 1, 1);
+        lost.version = MapVersion::new(2);
+        lost.targets[0].consistency = Consistency::Bad;
+        cell.update(lost);
+        let error = within(Duration::from_secs(5), call).await;
+        assert_eq!(error.code(), ErrorCode::TargetLost);
+        let next = router.call(GROUP, &SyncAll {}, CallOptions::default());
+        let error = within(Duration::from_secs(5), next).await.unwrap_err();
+        assert!(error.context().contains("t1"), "{error}");
+    })
+    .unwrap();
+}
+
 /// Before the fix, the call waited 5 s for the handshake, again and again.
 #[test]
 fn newer_map_ends_an_attempt_to_connect() {

@@ -9,6 +9,7 @@ pub mod chunk_store;
 mod emulation;
 mod handlers;
 mod limits;
+mod loss;
 mod orphans;
 mod request_meter;
 mod service;

@@ -8,6 +8,7 @@ use crate::chunk_store::ChunkStore;
 use crate::emulation::Device;
 use crate::handlers::{self, Requester};
 use crate::limits::{MAX_REQUESTS_PER_CONNECTION, MAX_REQUESTS_PER_TARGET, SPIN};
+use crate::loss::Loss;
 use crate::orphans::clean_up_forever;
 use crate::request_meter::RequestMeter;
 use crate::settings::EmulationSettings;
@@ -31,6 +32,7 @@ struct ServedTarget {
     target: TargetId,
     /// The target's cached position in the cluster map, valid for one map version.
     position: Cell<Option<MapPosition>>,
+    loss: Loss,
     /// The newest epochs of the groups whose primaries have sent requests.
     senders: RefCell<SenderEpochs>,
     /// One permit per request in progress, over all connections of the target.
@@ -72,6 +74,7 @@ async fn own(start: TargetStart, open_files: usize, device: Option<Device>) -> R
         router: Rc::clone(&router),
         target,
         position: Cell::new(None),
+        loss: Loss::open(directory.path(), target)?,
         senders: RefCell::default(),
         permits: Semaphore::new(MAX_REQUESTS_PER_TARGET),
         device,
@@ -79,10 +82,13 @@ async fn own(start: TargetStart, open_files: usize, device: Option<Device>) -> R
         links,
         meter: RequestMeter::new(&metrics, target),
     });
+    served.loss.note(&served.router.map());
     ready.report();
     let cleaner = Rc::clone(&store);
     let cleaning = skep_env::spawn(async move { cleaner.clean_forever().await });
-    let clean_up = skep_env::spawn(clean_up_forever(Rc::clone(&store), router));
+    // The chunk files of a lost target stay as they are, so that an administrator can copy them.
+    let clean_up = (!served.loss.is_lost())
+        .then(|| skep_env::spawn(clean_up_forever(Rc::clone(&store), router)));
     let mut connections: Vec<(Peer, Task<()>)> = Vec::new();
     loop {
         match events.receive().await? {
@@ -91,11 +97,15 @@ async fn own(start: TargetStart, open_files: usize, device: Option<Device>) -> R
                 let served = Rc::clone(&served);
                 connections.push((peer, skep_env::spawn(take_requests(served, socket, peer))));
             }
-            // Nothing to do: the router loads the newest map for each request.
-            TargetEvent::MapChanged => {}
+            // The router loads the newest map for each request. But a lost target must mark its
+            // directory even if no request arrives.
+            TargetEvent::MapChanged => served.loss.note(&served.router.map()),
             TargetEvent::Probe(probe) => {
-                let probed = Rc::clone(&store);
-                let answering = async move { probe.answer(probed.health().await) };
+                let (probed, lost) = (Rc::clone(&store), served.loss.health());
+                let answering = async move {
+                    let health = probed.health().await;
+                    probe.answer(lost.unwrap_or(health));
+                };
                 skep_env::spawn(answering).detach();
             }
             TargetEvent::Stop => break,
@@ -130,7 +140,7 @@ async fn take_requests(served: Rc<ServedTarget>, socket: OwnedFd, peer: Peer) {
     let own_permits = Semaphore::new(MAX_REQUESTS_PER_CONNECTION);
     loop {
         let own_permit = own_permits.acquire().await;
-        let incoming = match requests.next().await {
+        let mut incoming = match requests.next().await {
             Ok(Some(incoming)) => incoming,
             Ok(None) => break,
             Err(error) => {
@@ -160,6 +170,10 @@ async fn take_requests(served: Rc<ServedTarget>, socket: OwnedFd, peer: Peer) {
             continue;
         }
         served.meter.begun();
+        // The reply has the fields of the request's header. So a client with an older map needs the
+        // map in which another target is lost, and that target must have it too.
+        let lowest_map = &mut incoming.header.lowest_map;
+        *lowest_map = (*lowest_map).max(served.router.needed());
         let (served, outbox) = (Rc::clone(&served), Rc::clone(&outbox));
         skep_env::spawn(async move {
             let requester = Requester {
@@ -209,6 +223,7 @@ impl ServedTarget {
         {
             return position;
         }
+        self.loss.note(map);
         let group = map.group_led_by(self.target).map(|group| (group.id, group.epoch));
         let position = MapPosition { version: map.version, group };
         self.position.set(Some(position));
@@ -226,6 +241,7 @@ impl ServedTarget {
             return Err(Error::new(ErrorCode::Evicted, context));
         }
         let MapPosition { version, group } = self.position(&map);
+        self.loss.check()?;
         let stale = |problem: String| Err(Error::new(ErrorCode::StaleMap, problem));
         if header.lowest_map > version {
             return stale(format!(

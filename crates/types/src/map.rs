@@ -52,7 +52,8 @@ byte_enum! {
         Good = 1,
         /// The target lacks data and needs a resync from another member of its group.
         NeedsResync = 2,
-        /// The data is invalid. The target must not serve.
+        /// The data is lost: an administrator has given the target up, for ever. Requests to it
+        /// fail with `TargetLost`, without a connection.
         Bad = 3,
     }
 }

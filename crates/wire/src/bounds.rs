@@ -93,14 +93,16 @@ pub fn bounds(id: u16) -> Bounds {
 mod tests {
     use super::*;
     use crate::limits::{
-        MAX_CLOSES, MAX_INODES_ASKED, MAX_NOTIFICATIONS, MAX_XATTR_NAME_BYTES,
+        MAX_CLOSES, MAX_INODES_ASKED, MAX_NOTIFICATIONS, MAX_REPORTED_WAITS, MAX_XATTR_NAME_BYTES,
         MAX_XATTR_VALUE_BYTES,
     };
     use skep_types::codec::Bytes;
     use skep_types::map::{Capacity, Condition, TargetHealth};
     use skep_types::pattern::MAX_INLINE_BYTES;
     use skep_types::registration::{ServerRegistration, TargetClaim};
-    use skep_types::{ChunkFileKey, Epoch, FileKind, InodeId, Lsn, NodeId, TargetId, TargetKind};
+    use skep_types::{
+        ChunkFileKey, Epoch, FileKind, GroupId, InodeId, Lsn, NodeId, TargetId, TargetKind,
+    };
 
     /// Maximum length of a log record (`skep_format::log::MAX_PAYLOAD_BYTES`).
     const MAX_RECORD_BYTES: usize = 15 << 20;
@@ -164,7 +166,14 @@ mod tests {
         let report = mg::TargetReport { target, capacity: Capacity::default(), health };
         let targets = vec![report; 256];
         let (node, known) = (NodeId::new(1), Default::default());
-        check(&mg::Heartbeat { node, known, newest_node: node, targets });
+        let wait = mg::RequestWait {
+            group: GroupId::new(1),
+            since_ms: 1,
+            requests: 1,
+            error: "\u{10FFFF}".repeat(TargetHealth::MAX_PROBLEM_CHARS),
+        };
+        let waits = vec![wait; MAX_REPORTED_WAITS];
+        check(&mg::Heartbeat { node, known, newest_node: node, targets, waits });
         let name = Bytes(vec![0; 255]);
         let step = md::Step::ReplaceEntry {
             directory: inode,

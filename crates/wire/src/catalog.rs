@@ -183,6 +183,8 @@ catalog! {
     113 "management" reads mg::RemoveTarget => mg::EmptyReply;
     114 "management" reads mg::RemoveServer => mg::EmptyReply;
     115 "management" reads mg::RenameServer => mg::EmptyReply;
+    // Management: requests that wait.
+    119 "management" reads mg::ListRequestWaits => mg::RequestWaitList;
 }
 
 /// Returns the message with the number `id`.

@@ -18,6 +18,10 @@ pub const MAX_XATTR_LIST_BYTES: usize = 64 << 10;
 pub const MAX_LINKS: u32 = 1 << 31;
 /// Maximum number of bytes of entries in one reply to `ReadDirectory`.
 pub const MAX_DIRECTORY_BYTES: u32 = 1 << 20;
+/// Maximum number of groups in one heartbeat for which requests wait.
+pub const MAX_REPORTED_WAITS: usize = 16;
+/// Maximum number of entries in one `RequestWaitList`: more than a person reads.
+pub const MAX_LISTED_REQUEST_WAITS: usize = 1000;
 /// Maximum number of slots of a session at one metadata target. The target stores the last reply of
 /// each slot, so this bounds the stored replies.
 pub const MAX_SLOTS: u32 = 1024;

@@ -75,6 +75,47 @@ record! {
         /// Reports about the sender's targets. Management takes a target of the sender that is
         /// missing here for down.
         pub targets: Vec<TargetReport>,
+        /// The groups for which requests of the sender have waited for some seconds; at most 16.
+        pub waits: Vec<RequestWait>,
+    }
+}
+
+record! {
+    /// Requests of a node that wait for a group, since attempts to send them fail.
+    pub struct RequestWait {
+        /// The group.
+        pub group: GroupId,
+        /// Time since the first failed attempt, in milliseconds.
+        pub since_ms: u64,
+        /// Number of requests that wait.
+        pub requests: u32,
+        /// The last error, as text for people; at most 240 characters.
+        pub error: String,
+    }
+}
+
+record! {
+    /// Lists the nodes whose requests wait for a group.
+    pub struct ListRequestWaits {}
+}
+
+record! {
+    /// Requests that wait, by the node that has sent them.
+    pub struct NodeWait {
+        /// The node.
+        pub node: NodeId,
+        /// The group, with the number of the requests.
+        pub wait: RequestWait,
+    }
+}
+
+record! {
+    /// Reply to [`ListRequestWaits`].
+    pub struct RequestWaitList {
+        /// The longest waits first; at most 1,000.
+        pub waits: Vec<NodeWait>,
+        /// Number of nodes whose requests wait, also if they are not listed.
+        pub nodes: u32,
     }
 }
 
@@ -187,6 +228,10 @@ record! {
         pub target: TargetId,
         /// Only check whether the removal is possible.
         pub is_dry_run: bool,
+        /// The data of the target is lost. The target stays in the map, closed to new files, and
+        /// requests for its files fail with `TargetLost`. It may be open to new files, and files
+        /// may lie on it.
+        pub is_lost: bool,
     }
 }
 

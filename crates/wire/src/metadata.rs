@@ -18,8 +18,8 @@ pub use attributes::{
 };
 pub use files::{
     AwaitTruncation, AwaitTruncationReply, Close, CloseMany, ClosedFile, Create, CreateUnnamed,
-    GroupFiles, ListGroupFiles, Open, OpenMode, OpenReply, ReportWritten, SyncedChunkFiles,
-    TrimFile, WrittenExtent,
+    GroupFile, GroupFiles, ListGroupFiles, Open, OpenMode, OpenReply, ReportWritten,
+    SyncedChunkFiles, TrimFile, WrittenExtent,
 };
 pub use names::{
     BytesReply, DirectoryEntries, DirectoryEntry, EntryReply, Exchange, Link, Lookup,

@@ -142,14 +142,14 @@ fn worse_capacity_pools_are_used_only_without_better_ones() {
         let chosen = balanced(&Candidates::new(&map), 4, seed);
         assert_eq!((chosen.len(), chosen[2]), (3, group(&map, 0)));
     }
-    map.targets[2].consistency = Consistency::Bad;
+    map.targets[2].consistency = Consistency::NeedsResync;
     map.targets[3].reachability = Reachability::Offline;
     map.targets[0].reachability = Reachability::ProbablyOffline;
     assert_eq!(balanced(&Candidates::new(&map), 4, 1), [group(&map, 1)]);
     map.targets[1].reachability = Reachability::Offline;
     assert_eq!(balanced(&Candidates::new(&map), 4, 1), [group(&map, 0)]);
-    map.targets[0].consistency = Consistency::Bad;
-    map.targets[1].consistency = Consistency::Bad;
+    map.targets[0].consistency = Consistency::NeedsResync;
+    map.targets[1].consistency = Consistency::NeedsResync;
     assert_eq!(balanced(&Candidates::new(&map), 4, 1), [group(&map, 3)]);
 }
 

@@ -6,7 +6,7 @@
 
 use super::{Durable, check_text, kind_word};
 use crate::command::Outcome;
-use skep_types::map::{Condition, TargetHealth};
+use skep_types::map::{Condition, Consistency, TargetHealth};
 use skep_types::{
     ClusterMap, Error, ErrorCode, GroupId, NodeId, NodeKind, Result, TargetId, TargetKind,
 };
@@ -22,12 +22,46 @@ impl Durable {
             );
             return Err(Error::new(ErrorCode::InvalidArgument, what));
         }
+        if target.consistency == Consistency::Bad && !is_closed {
+            let what = format!(
+                "cannot open target {id}: it was given up as lost, and the removals of its chunk \
+                 files are forgotten; remove it with `skep target remove {0}`, and add its disk as \
+                 a new target",
+                id.raw()
+            );
+            return Err(Error::new(ErrorCode::NotPermitted, what));
+        }
         self.closed.retain(|closed| *closed != id);
         if is_closed {
             self.closed.push(id);
             self.closed.sort_unstable();
         }
         Ok(Outcome::default())
+    }
+
+    /// Gives up a storage target whose data is lost: closes it, and marks its data as lost. The
+    /// target stays in the map, so that requests for its files fail at once.
+    pub(super) fn give_up_target(&mut self, id: TargetId) -> Result<Outcome> {
+        let target = self.map.target(id).ok_or_else(|| unknown_target(id))?;
+        let refused = |what: String| Err(Error::new(ErrorCode::InvalidArgument, what));
+        if target.kind != TargetKind::Storage {
+            return refused(format!(
+                "cannot give up metadata target {id}: a part of the namespace lies on it; put its \
+                 directory back from a copy"
+            ));
+        }
+        let group = self.map.group_of(id).filter(|group| group.members.len() > 1);
+        if let Some(group) = group {
+            return refused(format!(
+                "cannot give up target {id}: the other members of group {} have its data; remove \
+                 it from the group",
+                group.id
+            ));
+        }
+        let outcome = self.close_target(id, true)?;
+        let at = self.map.targets.iter().position(|target| target.id == id);
+        self.map.targets[at.expect("the target was found above")].consistency = Consistency::Bad;
+        Ok(outcome)
     }
 
     /// Removes a target and its group. The removal of a target that does not exist changes nothing,
@@ -152,10 +186,12 @@ impl Durable {
     }
 }
 
-/// Returns the groups of a map that are closed to new files.
+/// Returns the groups of a map that are closed to new files, or whose target is lost.
 pub fn closed_groups(map: &ClusterMap) -> Vec<GroupId> {
     let is_closed = |id: TargetId| {
-        map.target(id).is_some_and(|target| target.health.condition == Condition::Closed)
+        map.target(id).is_some_and(|target| {
+            target.health.condition == Condition::Closed || target.consistency == Consistency::Bad
+        })
     };
     let closed = |group: &&skep_types::Group| group.members.iter().any(|it| is_closed(it.target));
     map.groups.iter().filter(closed).map(|group| group.id).collect()
@@ -216,6 +252,30 @@ mod tests {
         let remove = Command::RemoveTarget { target: metadata };
         assert!(refused(&state, &remove).contains("65536 shards"));
         assert!(refused(&state, &close(metadata, true)).contains("metadata target"));
+    }
+
+    #[test]
+    fn lost_target_stays_until_it_is_removed_and_never_opens_again() {
+        let mut state = cluster();
+        state.apply(&server(TargetKind::Metadata, 1, &[10])).unwrap();
+        let storage = state.apply(&server(TargetKind::Storage, 2, &[20, 21])).unwrap();
+        state.apply(&Command::Format).unwrap();
+        let lost = storage.targets[0];
+        let give_up = Command::GiveUpTarget { target: lost };
+        assert!(state.apply(&give_up).unwrap().changed);
+        assert!(!state.apply(&give_up).unwrap().changed);
+        state = crate::ClusterState::from_snapshot(&state.snapshot()).unwrap();
+        // The registration of its service does not make it good again.
+        state.apply(&server(TargetKind::Storage, 2, &[20, 21])).unwrap();
+        assert_eq!(state.map().target(lost).unwrap().consistency, Consistency::Bad);
+        let group = state.map().group_of(lost).unwrap().id;
+        assert_eq!(closed_groups(state.map()), [group]);
+        let open = Command::CloseTarget { target: lost, is_closed: false };
+        assert_eq!(state.apply(&open).unwrap_err().code(), ErrorCode::NotPermitted);
+        let metadata = state.map().targets[0].id;
+        let refused = state.apply(&Command::GiveUpTarget { target: metadata }).unwrap_err();
+        assert!(refused.context().contains("metadata target"), "{refused}");
+        assert!(state.apply(&Command::RemoveTarget { target: lost }).unwrap().changed);
     }
 
     #[test]

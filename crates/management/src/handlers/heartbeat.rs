@@ -1,5 +1,5 @@
-//! `Heartbeat`: a node reports that it is alive, and the free space and
-//! health of its targets.
+//! `Heartbeat`: a node reports that it is alive, the free space and health of its targets, and the
+//! groups for which its requests wait.
 
 use crate::authority::Authority;
 use skep_rpc::{Incoming, Outbox};
@@ -29,7 +29,7 @@ pub(super) fn handle(authority: &Authority, incoming: &Incoming, outbox: &Rc<Out
 fn note(authority: &Authority, body: &[u8]) -> Result<(NodeId, MapVersion)> {
     let heartbeat = Heartbeat::from_bytes(body)?;
     authority.continue_above(&heartbeat)?;
-    let Heartbeat { node, known, targets, .. } = heartbeat;
+    let Heartbeat { node, known, targets, waits, .. } = heartbeat;
     if authority.map().node(node).is_none() {
         return Err(Error::new(
             ErrorCode::Stale,
@@ -37,5 +37,6 @@ fn note(authority: &Authority, body: &[u8]) -> Result<(NodeId, MapVersion)> {
         ));
     }
     authority.note_heartbeat(node, &targets);
+    authority.waits.report(node, waits);
     Ok((node, known))
 }

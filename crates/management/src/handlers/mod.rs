@@ -10,6 +10,7 @@ mod get_map;
 mod heartbeat;
 mod leave;
 mod list_clients;
+mod list_request_waits;
 mod register_client;
 mod register_server;
 mod remove_server;
@@ -109,6 +110,9 @@ pub(crate) fn dispatch(authority: &Rc<Authority>, incoming: Incoming, outbox: &R
             answer_change(authority, &incoming, outbox, change_setting::handle);
         }
         messages::ListClients::ID => answer(authority, &incoming, outbox, list_clients::handle),
+        messages::ListRequestWaits::ID => {
+            answer(authority, &incoming, outbox, list_request_waits::handle)
+        }
         messages::SetClientLogLevel::ID => {
             set_client_log_level::handle(authority, incoming, outbox)
         }

@@ -1,11 +1,14 @@
-//! `RemoveTarget`: removes a target that stores no data. Management refuses while a service serves
-//! the target.
+//! `RemoveTarget`: removes a target that stores no data, or gives up a target whose data is lost.
+//! Management refuses while a service serves the target, and gives a target up only if its service
+//! reports it as down, or has been silent for minutes.
 
 use crate::authority::Authority;
+use crate::limits::SILENCE_OF_LOST;
 use skep_cluster::{Command, RequestId};
-use skep_types::map::{Condition, Reachability};
-use skep_types::{Error, ErrorCode, Result};
+use skep_types::map::{Condition, Consistency, Reachability};
+use skep_types::{ClusterMap, Error, ErrorCode, Result, Target};
 use skep_wire::management::{EmptyReply, RemoveTarget};
+use std::time::Duration;
 
 pub(super) fn handle(
     authority: &Authority,
@@ -13,24 +16,109 @@ pub(super) fn handle(
     request: RemoveTarget,
 ) -> Result<EmptyReply> {
     let target_id = request.target;
-    let command = Command::RemoveTarget { target: target_id };
+    let command = match request.is_lost {
+        true => Command::GiveUpTarget { target: target_id },
+        false => Command::RemoveTarget { target: target_id },
+    };
     authority.check(&command)?;
     let map = authority.map();
     let Some(target) = map.target(target_id) else { return Ok(EmptyReply {}) };
     let is_served =
         target.reachability == Reachability::Online && target.health.condition != Condition::Down;
-    if is_served {
-        let node = map.node(target.node).map_or("its service", |node| node.name.as_str());
-        let what = format!(
-            "cannot remove target {target_id}: {node} serves it; remove {} from the setting \
-             `targets` of {node} and restart {node}, or stop {node}",
-            target.path
-        );
-        return Err(Error::new(ErrorCode::InUse, what));
+    match request.is_lost {
+        // A repetition of the request changes nothing.
+        true if target.consistency == Consistency::Bad => {}
+        true => refuse_present(target, &map, authority.silence(target.node))?,
+        false if is_served => return Err(still_served(target, &map)),
+        false => {}
     }
     if !request.is_dry_run {
         authority.command(id, command)?;
-        tracing::info!("target {target_id} ({}) is removed from the cluster", target.path);
+        match request.is_lost {
+            true => tracing::warn!(
+                "target {target_id} ({}) is given up as lost: files lose the bytes on it",
+                target.path
+            ),
+            false => {
+                tracing::info!("target {target_id} ({}) is removed from the cluster", target.path);
+            }
+        }
     }
     Ok(EmptyReply {})
+}
+
+fn name_of<'a>(target: &Target, map: &'a ClusterMap) -> &'a str {
+    map.node(target.node).map_or("its service", |node| node.name.as_str())
+}
+
+fn still_served(target: &Target, map: &ClusterMap) -> Error {
+    let (id, node) = (target.id, name_of(target, map));
+    let what = format!(
+        "cannot remove target {id}: {node} serves it; remove {} from the setting `targets` of \
+         {node} and restart {node}, or stop {node}",
+        target.path
+    );
+    Error::new(ErrorCode::InUse, what)
+}
+
+/// Refuses to give up a target that is probably intact: its service serves it, or has been silent
+/// for so short a time that it may only restart.
+fn refuse_present(target: &Target, map: &ClusterMap, silence: Duration) -> Result<()> {
+    let (id, node) = (target.id, name_of(target, map));
+    let what = match (target.reachability, target.health.condition) {
+        (Reachability::Online, Condition::Down) => return Ok(()),
+        (Reachability::Online, _) => format!(
+            "cannot give up target {id}: {node} serves it; if its disk has failed, stop {node}, \
+             and start it without the disk"
+        ),
+        _ if silence >= SILENCE_OF_LOST => return Ok(()),
+        _ => format!(
+            "cannot give up target {id}: {node} has been silent for only {} s and may come back \
+             with its data; wait until it has been silent for {} s, or start {node}, which reports \
+             a target as down if its disk is gone",
+            silence.as_secs(),
+            SILENCE_OF_LOST.as_secs()
+        ),
+    };
+    Err(Error::new(ErrorCode::InUse, what))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use skep_types::map::{CapacityPool, TargetHealth};
+    use skep_types::{ClusterId, NodeId, TargetId, TargetKind};
+
+    #[test]
+    fn only_a_target_that_is_down_or_long_silent_is_given_up() {
+        let map = ClusterMap::empty(ClusterId::new([1; 16]));
+        let mut target = Target {
+            id: TargetId::new(4),
+            kind: TargetKind::Storage,
+            node: NodeId::new(2),
+            path: "/disk".into(),
+            reachability: Reachability::Online,
+            consistency: Consistency::Good,
+            health: TargetHealth::default(),
+            capacity: Default::default(),
+            capacity_pool: CapacityPool::Normal,
+        };
+        let mut refused = |reachability, condition, seconds| {
+            target.reachability = reachability;
+            target.health = TargetHealth::new(condition, "");
+            let result = refuse_present(&target, &map, Duration::from_secs(seconds));
+            result.err().map(|error| error.context().to_owned()).unwrap_or_default()
+        };
+        assert_eq!(refused(Reachability::Online, Condition::Down, 0), "");
+        for condition in [Condition::Serving, Condition::ReadOnly, Condition::Hung] {
+            assert!(refused(Reachability::Online, condition, 900).contains("serves it"));
+        }
+        for silent in [Reachability::ProbablyOffline, Reachability::Offline] {
+            // The condition is that of the last heartbeat.
+            for condition in [Condition::Serving, Condition::Down] {
+                assert!(refused(silent, condition, 299).contains("only 299 s"));
+                assert_eq!(refused(silent, condition, 300), "");
+            }
+        }
+    }
 }

@@ -60,6 +60,7 @@ fn heartbeat_with_a_newer_id_reveals_an_old_copy() {
             known,
             newest_node: newest.client,
             targets: Vec::new(),
+            waits: Vec::new(),
         };
         // The restart alone has raised the version of the map above that of the node.
         let ask = async |known| {

@@ -8,7 +8,7 @@ use crate::limits::RETRY_PAUSE;
 use crate::tx::operation::OutgoingCall;
 use crate::tx::work::InternalWork;
 use skep_format::metadata::{Key, removal};
-use skep_types::{ChunkFileKey, GroupId, Result};
+use skep_types::{ChunkFileKey, ErrorCode, GroupId, Result};
 use skep_wire::storage::RemoveChunks;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -106,13 +106,18 @@ impl ChunkRemovals {
     ) -> bool {
         let RemovalCall { group, keys } = call;
         self.removing.remove(&group);
-        match result {
-            Ok(_) => {
+        let refusal = match result {
+            // A lost target has no chunk files any more, so there is nothing left to remove.
+            Err(error) if error.code() != ErrorCode::TargetLost => Some(error),
+            _ => None,
+        };
+        match refusal {
+            None => {
                 let items = keys.iter().map(|key| Key::Removal(group, *key).to_bytes()).collect();
                 context.start(InternalWork::DeleteKeys(items));
                 true
             }
-            Err(error) => {
+            Some(error) => {
                 tracing::warn!(
                     "cannot remove chunk files at group {group}: {error}; trying again in \
                      {RETRY_PAUSE:?}"

@@ -10,7 +10,7 @@ use crate::tx::work::{InternalWork, RecoveryQuestion};
 use skep_cluster::striping;
 use skep_format::metadata::{InodeRecord, Key, decode_value, last_u64};
 use skep_types::codec::Codec;
-use skep_types::{ChunkFileKey, InodeId, Result, StripePattern};
+use skep_types::{ChunkFileKey, ErrorCode, InodeId, Result, StripePattern};
 use skep_wire::metadata::WrittenExtent;
 use skep_wire::storage::{ChunkStat, StatChunk};
 use std::collections::BTreeMap;
@@ -131,6 +131,8 @@ impl SizeRecoveries {
                     striping::size_from_chunk(&recovery.pattern, component, index, stat.size);
                 recovery.size = recovery.size.max(size);
             }
+            // The chunk file proves no size any more. The others do.
+            Err(error) if error.code() == ErrorCode::TargetLost => {}
             Err(error) => {
                 tracing::warn!(
                     "cannot recover the size of file {inode} from its chunk files: {error}; \

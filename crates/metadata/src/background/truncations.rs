@@ -8,7 +8,7 @@ use crate::tx::operation::OutgoingCall;
 use crate::tx::work::InternalWork;
 use skep_format::metadata::{Key, TruncationRecord};
 use skep_types::codec::Codec;
-use skep_types::{Error, HostIncarnation, InodeId, Result};
+use skep_types::{Error, ErrorCode, HostIncarnation, InodeId, Result};
 use skep_wire::storage::{SyncChunk, SyncChunkReply, TruncateChunk, TruncateChunkReply};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -40,6 +40,18 @@ impl Round {
             Ok(incarnation) => self.incarnations[index] = incarnation,
             Err(error) => drop(self.failure.get_or_insert(error)),
         }
+    }
+}
+
+/// Returns `incarnation` in place of the error of a lost target. Its chunk file has no bytes any
+/// more, so it counts as truncated, and its truncation cannot be lost again.
+fn or_if_lost(
+    result: Result<HostIncarnation>,
+    incarnation: HostIncarnation,
+) -> Result<HostIncarnation> {
+    match result {
+        Err(error) if error.code() == ErrorCode::TargetLost => Ok(incarnation),
+        result => result,
     }
 }
 
@@ -135,8 +147,9 @@ impl Truncations {
     ) -> Option<(u64, Error)> {
         let inode = call.inode;
         let result = result.and_then(|body| TruncateChunkReply::from_bytes(&body));
+        let result = or_if_lost(result.map(|reply| reply.incarnation), HostIncarnation::default());
         let round = self.truncating.get_mut(&inode).expect("a round stays until its last reply");
-        round.on_reply(call.index, result.map(|reply| reply.incarnation));
+        round.on_reply(call.index, result);
         if round.missing_replies > 0 {
             return None;
         }
@@ -162,8 +175,12 @@ impl Truncations {
     ) {
         let inode = call.inode;
         let result = result.and_then(|body| SyncChunkReply::from_bytes(&body));
+        let truncation = context.shared.truncations.get(inode);
+        let chunk = truncation.and_then(|it| it.record.chunk_files.get(call.index));
+        let truncated_at = chunk.map(|chunk| chunk.incarnation).unwrap_or_default();
+        let result = or_if_lost(result.map(|reply| reply.incarnation), truncated_at);
         let round = self.settling.get_mut(&inode).expect("a round stays until its last reply");
-        round.on_reply(call.index, result.map(|reply| reply.incarnation));
+        round.on_reply(call.index, result);
         if round.missing_replies > 0 {
             return;
         }

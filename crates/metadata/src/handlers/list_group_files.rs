@@ -5,9 +5,10 @@ use crate::engine::Engine;
 use crate::limits::{INODES_EXAMINED, REMOVALS_EXAMINED};
 use crate::tx::context::Context;
 use crate::tx::operation::Stop;
+use skep_cluster::striping;
 use skep_format::metadata::{InodeRecord, Key, decode_value, inode_of};
-use skep_types::{GroupId, InodeId, ShardId};
-use skep_wire::metadata::{GroupFiles, ListGroupFiles};
+use skep_types::{FileKind, GroupId, InodeId, ShardId};
+use skep_wire::metadata::{GroupFile, GroupFiles, ListGroupFiles};
 
 pub(crate) fn run<E: Engine>(
     context: &mut Context<'_, E>,
@@ -45,7 +46,10 @@ pub(crate) fn run<E: Engine>(
             last = Some(inode);
             let record: InodeRecord = decode_value(&key, &value)?;
             if names(&record, group) {
-                page.files.push((inode, record.attributes.kind));
+                let bytes = bytes_on(&record, group);
+                let is_written = context.opens(inode)?.writers > 0;
+                let kind = record.attributes.kind;
+                page.files.push(GroupFile { inode, kind, bytes, is_written });
             }
         }
         if is_cut {
@@ -60,4 +64,12 @@ pub(crate) fn run<E: Engine>(
 fn names(record: &InodeRecord, group: GroupId) -> bool {
     let components = record.pattern.iter().flat_map(|pattern| &pattern.components);
     components.into_iter().any(|component| component.groups.contains(&group))
+}
+
+/// Returns the number of bytes of a file on a group, if the file has no holes. Zero for a
+/// directory.
+fn bytes_on(record: &InodeRecord, group: GroupId) -> u64 {
+    let pattern = record.pattern.iter().filter(|_| record.attributes.kind == FileKind::Regular);
+    let sizes = pattern.flat_map(|pattern| striping::chunk_sizes(pattern, record.attributes.size));
+    sizes.filter(|chunk| chunk.group == group).map(|chunk| chunk.size).sum()
 }

@@ -12,7 +12,7 @@ use super::{Management, heartbeat_timeout};
 use crate::access::{Identity, JoinToken};
 use crate::limits::{CLIENT_JOIN_PAUSE, LONGEST_MANAGEMENT_BACKOFF, MANAGEMENT_DEADLINE};
 use crate::map_cell::MapCell;
-use crate::outages::ManagementOutage;
+use crate::outages::{self, ManagementOutage};
 use skep_env::SharedNotify;
 use skep_types::map::Capacity;
 use skep_types::{ClusterMap, Error, ErrorCode, MapVersion, NodeId, NodeKind, Result};
@@ -262,7 +262,8 @@ impl ClientMembership {
         events: &impl ClientEvents,
     ) -> Result<()> {
         let (known, newest_node) = (self.cell.version(), self.cell.load().newest_node);
-        let heartbeat = Heartbeat { node, known, newest_node, targets: Vec::new() };
+        let waits = outages::waits(skep_env::now());
+        let heartbeat = Heartbeat { node, known, newest_node, targets: Vec::new(), waits };
         let reply = management.call_once(&heartbeat, heartbeat_timeout(&self.cell)).await?;
         let HeartbeatReply { capacity, log_level_change, map: newer } = reply;
         events.on_capacity(capacity);

@@ -20,7 +20,7 @@ pub use management::Management;
 use crate::access::{Identity, JoinToken};
 use crate::limits::{HEARTBEAT_DEADLINE, MANAGEMENT_DEADLINE, TIMEOUT_WITH_CACHED_MAP};
 use crate::map_cell::MapCell;
-use crate::outages::ManagementOutage;
+use crate::outages::{self, ManagementOutage};
 use management::{is_final, management_addresses};
 use map::{FollowedMap, MapChange};
 use skep_types::map::Capacity;
@@ -176,7 +176,8 @@ impl Membership {
         while !self.is_leaving.get() {
             let (known, newest_node) = (self.map.cell.version(), self.map.cell.load().newest_node);
             let node = self.node();
-            let heartbeat = Heartbeat { node, known, newest_node, targets: reports() };
+            let (targets, waits) = (reports(), outages::waits(skep_env::now()));
+            let heartbeat = Heartbeat { node, known, newest_node, targets, waits };
             match self.management.call_once(&heartbeat, heartbeat_timeout(&self.map.cell)).await {
                 Ok(reply) => {
                     outage.answered();

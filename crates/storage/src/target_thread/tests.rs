@@ -10,8 +10,10 @@ use skep_rpc::{CallOptions, Connection, Identity, JoinToken, MapCell, Secrets};
 use skep_service::host::Ready;
 use skep_store::identity::Directory;
 use skep_types::codec::crc32c;
+use skep_types::map::{Consistency, TargetHealth};
 use skep_types::{
-    ChunkFileKey, ClusterId, ClusterMap, ErrorCode, Group, InodeId, NodeId, NodeKind, TargetKind,
+    ChunkFileKey, ClusterId, ClusterMap, ErrorCode, Group, InodeId, NodeId, NodeKind, Target,
+    TargetKind,
 };
 use skep_wire::senders::Sender;
 use skep_wire::storage as messages;
@@ -284,6 +286,40 @@ fn requests_for_another_group_or_epoch_are_refused() {
             assert!(error.context().contains(words), "{error}");
         }
         end(thread);
+    });
+}
+
+/// Before the fix, only senders with the newer map refused; the target itself served on.
+#[test]
+fn lost_target_refuses_requests_also_after_a_restart() {
+    run(|dir| async move {
+        let (thread, connection) = started(&dir).await;
+        write(&connection, key(1), b"x").await.unwrap();
+        end(thread);
+        let mut lost = map();
+        lost.version = MapVersion::new(5);
+        lost.targets.push(Target {
+            id: TARGET,
+            kind: TargetKind::Storage,
+            node: NodeId::new(2),
+            path: "/disk".into(),
+            reachability: skep_types::map::Reachability::Online,
+            consistency: Consistency::Bad,
+            health: TargetHealth::default(),
+            capacity: Default::default(),
+            capacity_pool: skep_types::map::CapacityPool::Normal,
+        });
+        // The second start has only a map from before the loss.
+        for map in [lost, map()] {
+            let thread = start(&dir, map).await;
+            let connection = connect(&thread, Channel::NONE).await;
+            let stat = messages::StatChunk { key: key(1) };
+            let error = connection.call(&stat, &options()).await.unwrap_err();
+            assert_eq!(error.code(), ErrorCode::TargetLost);
+            let error = write(&connection, key(1), b"y").await.unwrap_err();
+            assert_eq!(error.code(), ErrorCode::TargetLost);
+            end(thread);
+        }
     });
 }
 

@@ -213,11 +213,26 @@ record! {
 }
 
 record! {
+    /// A file whose pattern names a storage group, or a directory whose default pattern does.
+    pub struct GroupFile {
+        /// The inode.
+        pub inode: InodeId,
+        /// Its kind.
+        pub kind: FileKind,
+        /// Number of bytes of the file on the group, if the file has no holes. Zero for a
+        /// directory.
+        pub bytes: u64,
+        /// Whether a client has the file open for writing. Then it may have bytes on the group that
+        /// `bytes` does not count, since clients report the size later.
+        pub is_written: bool,
+    }
+}
+
+record! {
     /// Reply to [`ListGroupFiles`].
     pub struct GroupFiles {
-        /// The inodes, in ascending order, with their kinds. A directory names the group in its
-        /// default pattern. May be empty although more pages follow.
-        pub files: Vec<(InodeId, FileKind)>,
+        /// The inodes, in ascending order. May be empty although more pages follow.
+        pub files: Vec<GroupFile>,
         /// Number of chunk files that the metadata target still has to remove from the group. At
         /// most 10,000.
         pub removals: u32,

@@ -1,23 +1,27 @@
 //! `skep health check`: connects to every server as a client would, measures for a moment, and
-//! lists problems and causes of slowness with their remedies.
+//! lists problems and causes of slowness with their remedies. The loop of `--watch` is
+//! [`super::watch`].
 
 use crate::access::{Access, ClusterArgs};
 use crate::cmd::stats::{Fetched, fetch};
 use crate::help::{Example, examples};
-use crate::output::print;
+use crate::output::{print, span};
 use crate::view;
 use serde::Serialize;
-use skep_cluster::problems::problems_of_map;
+use skep_cluster::problems::{has_only_lost_targets, problems_of_map};
 use skep_cluster::state::kind_word;
+use skep_service::Interval;
 use skep_stats::why::{Evidence, Thresholds, causes};
-use skep_types::map::Condition;
-use skep_types::{ClusterMap, Error, ErrorCode, Node, NodeKind, Result, TargetId};
+use skep_types::map::{Condition, Consistency};
+use skep_types::{ClusterMap, Error, ErrorCode, Node, NodeId, NodeKind, Result, TargetId};
+use skep_wire::management::{ListRequestWaits, NodeWait};
 use std::fmt::Write;
 use std::process::ExitCode;
 use std::time::Duration;
 
 const EXAMPLES: &[Example] = &[
     ("check the cluster; the exit code is 1 if there are problems", "skep health check"),
+    ("print each problem when it begins and when it ends", "skep health check --watch"),
     (
         "for a monitoring system",
         "skep health check --cluster 10.0.0.1:7400 --token-file token --output json",
@@ -27,12 +31,19 @@ const EXAMPLES: &[Example] = &[
 /// Connect to every server, and list problems with their remedies
 ///
 /// Also compares the latencies of all targets for two seconds, and lists slow disks and links, and
-/// load that holds others up. They leave the cluster healthy. `skep why` explains them.
+/// load that holds others up. They leave the cluster healthy, and `--watch` leaves them out. `skep
+/// why` explains them.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct CheckArgs {
     #[command(flatten)]
-    query: ClusterArgs,
+    pub(super) query: ClusterArgs,
+    /// Check again and again until Ctrl-C, and print each problem when it begins and when it ends
+    #[arg(long = "watch")]
+    pub(super) is_watch: bool,
+    /// With --watch: time between two checks
+    #[arg(long, default_value = "5s", requires = "is_watch")]
+    pub(super) interval: Interval,
 }
 
 /// Time limit for the handshake: a server that does not complete it counts as unreachable.
@@ -47,6 +58,20 @@ struct Report {
     healthy: bool,
     nodes: Vec<NodeReport>,
     problems: Vec<Problem>,
+    /// The nodes whose requests have waited for more than 5 seconds.
+    waits: Vec<WaitReport>,
+}
+
+#[derive(Debug, Serialize)]
+struct WaitReport {
+    node: u32,
+    /// Name of the node; for a mount, its host and mount point.
+    name: String,
+    group: u32,
+    target: Option<u32>,
+    waits_ms: u64,
+    requests: u32,
+    error: String,
 }
 
 #[derive(Debug, Serialize)]
@@ -59,12 +84,15 @@ struct NodeReport {
     error: Option<String>,
 }
 
-#[derive(Debug, Serialize)]
-struct Problem {
+#[derive(Debug, Clone, Serialize)]
+pub(super) struct Problem {
+    /// The same for one problem in all checks, although its text may change.
+    #[serde(skip)]
+    pub(super) key: String,
     /// Name of the rule that found the problem, as in alerts of the monitor.
-    rule: &'static str,
-    what: String,
-    remedy: String,
+    pub(super) rule: &'static str,
+    pub(super) what: String,
+    pub(super) remedy: String,
 }
 
 pub(crate) fn run(args: CheckArgs) -> Result<ExitCode> {
@@ -72,23 +100,65 @@ pub(crate) fn run(args: CheckArgs) -> Result<ExitCode> {
     let report = crate::cmd::block_on(async move {
         let before = fetch(&access).await?;
         let started = skep_env::now();
-        let mut nodes = Vec::new();
-        for node in before.map.nodes.iter().filter(|node| node.kind != NodeKind::Client) {
-            nodes.push(visit(&access, &before.map, node).await);
-        }
+        let nodes = visit_all(&access, &before.map).await;
         skep_env::sleep((started + SPAN).saturating_sub(skep_env::now())).await;
         let now = fetch(&access).await?;
-        Ok(report(nodes, &before, &now))
+        let waits = waits(&access, &now.map).await?;
+        Ok(report(nodes, waits, &before, &now))
     })?;
     let healthy = report.healthy;
     print(&report, as_text)?;
     Ok(if healthy { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn report(nodes: Vec<NodeReport>, before: &Fetched, now: &Fetched) -> Report {
+/// Checks the cluster once, without the causes of slowness, and returns its problems.
+pub(super) async fn problems(access: &Access) -> Result<Vec<Problem>> {
+    let map = access.map().await?;
+    let nodes = visit_all(access, &map).await;
+    let waits = waits(access, &map).await?;
+    Ok(problems_of(&nodes, &waits, &map))
+}
+
+async fn visit_all(access: &Access, map: &ClusterMap) -> Vec<NodeReport> {
+    let mut nodes = Vec::new();
+    for node in map.nodes.iter().filter(|node| node.kind != NodeKind::Client) {
+        nodes.push(visit(access, map, node).await);
+    }
+    nodes
+}
+
+async fn waits(access: &Access, map: &ClusterMap) -> Result<Vec<WaitReport>> {
+    let list = access.ask(&ListRequestWaits {}).await?;
+    Ok(list.waits.iter().map(|waiting| wait_report(map, waiting)).collect())
+}
+
+fn report(
+    nodes: Vec<NodeReport>,
+    waits: Vec<WaitReport>,
+    before: &Fetched,
+    now: &Fetched,
+) -> Report {
+    let mut problems = problems_of(&nodes, &waits, &now.map);
+    // Load makes no cluster unhealthy: scripts that wait for a healthy cluster must end.
+    let healthy = problems.is_empty();
+    let evidence = Evidence::between(&before.round, &now.round);
+    let found = causes(&evidence, &now.map, &Thresholds::default());
+    problems.extend(found.into_iter().map(|cause| Problem {
+        key: format!("{} {}", cause.rule, cause.what),
+        rule: cause.rule,
+        what: cause.what,
+        remedy: cause.remedy,
+    }));
+    Report { healthy, nodes, problems, waits }
+}
+
+/// Returns the problems that make the cluster unhealthy.
+fn problems_of(nodes: &[NodeReport], waits: &[WaitReport], map: &ClusterMap) -> Vec<Problem> {
     let mut problems = Vec::new();
-    for node in nodes.iter().filter(|node| !node.reachable) {
+    let is_needed = |node: &&NodeReport| !has_only_lost_targets(map, NodeId::new(node.id));
+    for node in nodes.iter().filter(|node| !node.reachable).filter(is_needed) {
         problems.push(Problem {
+            key: format!("service-unreachable {}", node.id),
             rule: "service-unreachable",
             what: format!(
                 "{} [ID: {}] is unreachable: {}",
@@ -103,21 +173,49 @@ fn report(nodes: Vec<NodeReport>, before: &Fetched, now: &Fetched) -> Report {
             ),
         });
     }
-    problems.extend(problems_of_map(&now.map).into_iter().map(|problem| Problem {
+    problems.extend(problems_of_map(map).into_iter().map(|problem| Problem {
+        key: match problem.target {
+            Some(target) => format!("{} {target}", problem.rule),
+            None => format!("{} {}", problem.rule, problem.what),
+        },
         rule: problem.rule,
         what: problem.what,
         remedy: problem.remedy.to_owned(),
     }));
-    // Load makes no cluster unhealthy: scripts that wait for a healthy cluster must end.
-    let healthy = problems.is_empty();
-    let evidence = Evidence::between(&before.round, &now.round);
-    let found = causes(&evidence, &now.map, &Thresholds::default());
-    problems.extend(found.into_iter().map(|cause| Problem {
-        rule: cause.rule,
-        what: cause.what,
-        remedy: cause.remedy,
-    }));
-    Report { healthy, nodes, problems }
+    problems.extend(waits.iter().map(wait_problem));
+    problems
+}
+
+fn wait_report(map: &ClusterMap, waiting: &NodeWait) -> WaitReport {
+    let NodeWait { node, wait } = waiting;
+    WaitReport {
+        node: node.raw(),
+        name: map.node(*node).map_or_else(|| node.to_string(), |it| it.name.clone()),
+        group: wait.group.raw(),
+        target: map.primary(wait.group).map(|target| target.id.raw()),
+        waits_ms: wait.since_ms,
+        requests: wait.requests,
+        error: wait.error.clone(),
+    }
+}
+
+fn wait_problem(wait: &WaitReport) -> Problem {
+    let WaitReport { name, requests, error, .. } = wait;
+    let requests = match requests {
+        1 => "1 request waits".to_owned(),
+        count => format!("{count} requests wait"),
+    };
+    let target = match wait.target {
+        Some(target) => format!("target {target}"),
+        None => format!("group {}", wait.group),
+    };
+    let since = span(wait.waits_ms);
+    Problem {
+        key: format!("requests-wait {} {}", wait.node, wait.group),
+        rule: "requests-wait",
+        what: format!("{name}: {requests} for {target}, the first one for {since}: {error}"),
+        remedy: "the programs continue when the target answers; check its service".into(),
+    }
 }
 
 /// Connects to each target of a node, since each target has its own thread. Connects to the node
@@ -128,6 +226,7 @@ async fn visit(access: &Access, map: &ClusterMap, node: &Node) -> NodeReport {
         .targets
         .iter()
         .filter(|target| target.node == node.id && target.health.condition != Condition::Down)
+        .filter(|target| target.consistency != Consistency::Bad)
         .map(|target| target.id)
         .collect();
     if targets.is_empty() {

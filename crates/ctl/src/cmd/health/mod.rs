@@ -2,6 +2,7 @@
 
 mod check;
 mod df;
+mod watch;
 
 use crate::cmd::done;
 use clap::Subcommand;
@@ -20,6 +21,7 @@ impl HealthVerb {
     pub(super) fn run(self) -> Result<ExitCode> {
         match self {
             Self::Df(args) => done(df::run(args)),
+            Self::Check(args) if args.is_watch => watch::run(&args),
             Self::Check(args) => check::run(args),
         }
     }

@@ -9,6 +9,7 @@ use crate::output::{print, render, table};
 use crate::view::target_named;
 use serde::Serialize;
 use skep_types::{Error, ErrorCode, FileKind, Result};
+use skep_wire::metadata::GroupFile;
 
 const EXAMPLES: &[Example] = &[
     ("the files on target 6, with their paths", "skep target files --paths 6"),
@@ -53,7 +54,7 @@ pub(crate) fn run(args: FilesArgs) -> Result<()> {
         let uses = GroupUses::of(&access, &map, group).await?;
         let mut paths = if with_paths { Some(EntryPaths::of(&access).await?) } else { None };
         let mut lines = Vec::new();
-        for (inode, kind) in uses.files {
+        for GroupFile { inode, kind, .. } in uses.files {
             let path = match &mut paths {
                 Some(paths) => Some(paths.text_of(inode).await),
                 None => None,

@@ -2,6 +2,7 @@
 
 mod add;
 mod files;
+mod give_up;
 mod list;
 mod remove;
 mod restored;

@@ -1,5 +1,7 @@
-//! `skep target remove`: removes a target on which no data lies from the cluster.
+//! `skep target remove`: removes a target on which no data lies from the cluster. With `--lost`,
+//! gives up a target ([`super::give_up`]).
 
+use super::give_up;
 use crate::access::{Access, ClusterArgs, PATIENCE, block_on};
 use crate::group_files::GroupUses;
 use crate::help::{Example, examples};
@@ -16,14 +18,19 @@ use std::time::Duration;
 const EXAMPLES: &[Example] = &[
     ("check whether target 6 can be removed", "skep target remove --dry-run 6"),
     ("remove target 6", "skep target remove 6"),
+    ("show what is lost with the disk of target 4", "skep target remove --lost 4"),
+    ("give target 4 up", "skep target remove --lost --confirm 4 4"),
 ];
 
-/// Remove a target on which no data lies
+/// Remove a target on which no data lies, or give up a lost one
 ///
 /// The command refuses as long as a file is stored on the target, a directory's pattern names it,
 /// the target is open to new files, or the settings of its service name it. A target that `skep
 /// target add` has added leaves without a restart of its service. The id of a removed target is
 /// never used again.
+///
+/// If the disk of a target is lost for good, `--lost` gives the target up. Without `--confirm`, the
+/// command lists the files that lose bytes, and changes nothing.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct RemoveArgs {
@@ -32,6 +39,13 @@ pub(crate) struct RemoveArgs {
     /// Check whether the target can be removed; change nothing
     #[arg(long = "dry-run")]
     is_dry_run: bool,
+    /// Give up a target whose disk is lost for good: reads of the bytes on it fail with EIO instead
+    /// of waiting. Without --confirm, only lists the files that lose bytes
+    #[arg(long = "lost", conflicts_with = "is_dry_run")]
+    is_lost: bool,
+    /// With --lost: the id of the target once more. This cannot be undone
+    #[arg(long, value_name = "ID", requires = "is_lost")]
+    confirm: Option<String>,
     /// Id of a target
     target: String,
 }
@@ -50,8 +64,11 @@ struct Removal {
 }
 
 pub(crate) fn run(args: RemoveArgs) -> Result<()> {
-    let RemoveArgs { query, is_dry_run, target } = args;
+    let RemoveArgs { query, is_dry_run, is_lost, confirm, target } = args;
     let access = query.access(None)?;
+    if is_lost {
+        return give_up::run(access, target, confirm);
+    }
     let removal = block_on(async move {
         let map = access.map().await?;
         let target = target_named(&map, &target)?;
@@ -117,7 +134,7 @@ async fn remove(
     let heartbeat = Duration::from_millis(u64::from(map.policy.heartbeat_ms));
     let deadline = skep_env::now() + PATIENCE + 2 * heartbeat;
     loop {
-        match access.ask(&RemoveTarget { target, is_dry_run }).await {
+        match access.ask(&RemoveTarget { target, is_dry_run, is_lost: false }).await {
             Err(error)
                 if is_stopped && error.code() == ErrorCode::InUse && skep_env::now() < deadline =>
             {

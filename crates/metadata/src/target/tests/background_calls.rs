@@ -39,6 +39,42 @@ fn a_refused_removal_is_tried_again_after_a_pause() {
     assert!(story.target.table.scan(&Key::removals(), &[], 1).unwrap().is_empty());
 }
 
+fn lost() -> Error {
+    Error::new(ErrorCode::TargetLost, "given up")
+}
+
+/// The metadata target must not keep work for a storage target that never comes back.
+#[test]
+fn removals_at_a_lost_target_are_forgotten() {
+    let mut story = Story::begin();
+    let inode = story.create(1, (0, 1));
+    let written =
+        md::WrittenExtent { end: 10, truncate_generation: 0, may_leave_holes: false, reach: 0 };
+    let close = md::Close { inode, open: md::OpenMode::Write, written: Some(written) };
+    story.ask(1, 1, (0, 2), &close).unwrap();
+    let unlink = md::Unlink { directory: InodeId::ROOT, name: b"a"[..].into() };
+    story.ask(1, 1, (0, 3), &unlink).unwrap();
+    let (call, request) = story.calls.remove(0);
+    assert_eq!(request.message, st::RemoveChunks::ID);
+    story.happens(Event::Answer { call, result: Err(lost()) });
+    story.happens(Event::Tick);
+    assert!(story.target.table.scan(&Key::removals(), &[], 1).unwrap().is_empty());
+    assert!(story.calls.is_empty());
+}
+
+#[test]
+fn size_recovery_ends_without_a_lost_target() {
+    let mut story = Story::begin();
+    let inode = story.create(1, (0, 1));
+    story.ask(1, 1, (0, 0), &md::CloseSession {}).unwrap();
+    let (call, request) = story.calls.remove(0);
+    assert_eq!(request.message, st::StatChunk::ID);
+    story.happens(Event::Answer { call, result: Err(lost()) });
+    story.happens(Event::Tick);
+    assert_eq!(story.size(inode), 0);
+    assert!(story.target.table.scan(&Key::size_recoveries(), &[], 1).unwrap().is_empty());
+}
+
 /// Before the fix, the target repeated a failed size recovery only after the jobs had got other
 /// work.
 #[test]

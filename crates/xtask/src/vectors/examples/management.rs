@@ -12,9 +12,9 @@ use skep_types::{
 use skep_wire::management::{
     ChangeSetting, ChangeSettingReply, ClientEntry, ClientList, ConfirmLogLevel, CreateGroup,
     CreateGroupReply, EmptyReply, Evict, Format, GetMap, Heartbeat, HeartbeatReply, Leave,
-    ListClients, LogLevelChange, MapUpdate, RegisterClient, RegisterReply, RegisterServer,
-    RemoveServer, RemoveTarget, RenameServer, SetClientLogLevel, SetPolicy, SetTargetState,
-    TargetReport,
+    ListClients, ListRequestWaits, LogLevelChange, MapUpdate, NodeWait, RegisterClient,
+    RegisterReply, RegisterServer, RemoveServer, RemoveTarget, RenameServer, RequestWait,
+    RequestWaitList, SetClientLogLevel, SetPolicy, SetTargetState, TargetReport,
 };
 use skep_wire::node::LogLevel;
 
@@ -124,6 +124,16 @@ pub(super) fn examples() -> Vec<Example> {
     };
     let nothing_new = MapUpdate { map: None };
     let update = MapUpdate { map: Some(map()) };
+    let wait = RequestWait {
+        group: GroupId::new(3),
+        since_ms: 34_000,
+        requests: 2,
+        error: "10.0.0.3:7420: no answer within 1s".into(),
+    };
+    let waits = RequestWaitList {
+        waits: vec![NodeWait { node: NodeId::new(9), wait: wait.clone() }],
+        nodes: 1,
+    };
     let heartbeat = Heartbeat {
         node: NodeId::new(2),
         known: MapVersion::new(20),
@@ -140,6 +150,7 @@ pub(super) fn examples() -> Vec<Example> {
                 health: TargetHealth::new(Condition::Hung, "no answer for 12 s"),
             },
         ],
+        waits: vec![wait.clone()],
     };
     let change = ChangeSetting { name: "lease".into(), value: 8_000, is_dry_run: true };
     let changed = ChangeSettingReply { before: 5_000, version: MapVersion::new(21) };
@@ -192,7 +203,11 @@ pub(super) fn examples() -> Vec<Example> {
             &CreateGroupReply { group: GroupId::new(3), version: MapVersion::new(22) },
         ),
         example(&SetTargetState { target: TargetId::new(2), is_closed: true }, &update),
-        example(&RemoveTarget { target: TargetId::new(2), is_dry_run: true }, &EmptyReply {}),
+        example(
+            &RemoveTarget { target: TargetId::new(2), is_dry_run: true, is_lost: false },
+            &EmptyReply {},
+        ),
+        example(&ListRequestWaits {}, &waits),
         example(&RemoveServer { node: NodeId::new(2), is_dry_run: false }, &EmptyReply {}),
         example(&RenameServer { node: NodeId::new(2), name: "rack1-a".into() }, &EmptyReply {}),
         example(&Format {}, &update),

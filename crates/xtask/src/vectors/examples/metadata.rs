@@ -13,7 +13,7 @@ use skep_wire::management::EmptyReply;
 use skep_wire::metadata::{
     AskDecision, AskOutcome, AttributesReply, AwaitTruncation, AwaitTruncationReply, Close,
     CloseMany, CloseSession, ClosedFile, CompareOpens, CompareOpensReply, Create, CreateUnnamed,
-    Decide, Decision, DecisionReply, EntryInfo, GetEntryInfo, GroupFiles, KeepAlive,
+    Decide, Decision, DecisionReply, EntryInfo, GetEntryInfo, GroupFile, GroupFiles, KeepAlive,
     KeepAliveReply, ListGroupFiles, ListSessions, ListTransactions, NewInode, Open, OpenMode,
     OpenReply, OpenSession, OpenSessionReply, OpenedFile, Outcome, OutcomeReply, Prepare,
     PrepareReply, ReportWritten, ResolveTransaction, SessionEntry, SessionList, SetAttributes,
@@ -79,7 +79,20 @@ fn sessions() -> Vec<Example> {
     let outcome = |outcome| OutcomeReply { outcome };
     let opened = OpenedFile { inode: a_file(), open: OpenMode::Write };
     let of_group = GroupFiles {
-        files: vec![(a_file(), FileKind::Regular), (InodeId::ROOT, FileKind::Directory)],
+        files: vec![
+            GroupFile {
+                inode: a_file(),
+                kind: FileKind::Regular,
+                bytes: 3 << 20,
+                is_written: true,
+            },
+            GroupFile {
+                inode: InodeId::ROOT,
+                kind: FileKind::Directory,
+                bytes: 0,
+                is_written: false,
+            },
+        ],
         removals: 7,
         prepared: 1,
         map: MapVersion::new(21),

@@ -1,0 +1,165 @@
+//! `skep health check --watch`: checks the cluster again and again, and prints each problem when it
+//! begins and when it ends. So the output is a history of the outages since the start.
+//!
+//! Does not own the checks ([`super::check`]).
+
+use super::check::{CheckArgs, Problem, problems};
+use crate::access::Access;
+use crate::output::{OutputFormat, format, say, span, utc};
+use serde::Serialize;
+use skep_types::{Error, ErrorCode, Result, Timestamp};
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// The key of the problem that management does not answer.
+const MANAGEMENT: &str = "management";
+
+/// A line of the output.
+#[derive(Debug, Serialize, PartialEq, Eq)]
+struct Change {
+    /// Time of the change in UTC, by the clock of this host.
+    time: String,
+    /// `begins` or `ends`.
+    change: &'static str,
+    /// The problem.
+    what: String,
+    remedy: String,
+    /// For an end: how long the problem has lasted.
+    lasted_ms: Option<u64>,
+}
+
+/// Checks until Ctrl-C.
+pub(super) fn run(args: &CheckArgs) -> Result<ExitCode> {
+    let (access, interval) = (args.query.access(None)?, args.interval.0);
+    crate::cmd::block_on(async move { follow(&access, interval).await })
+}
+
+async fn follow(access: &Access, interval: Duration) -> Result<ExitCode> {
+    let mut outages = Outages::default();
+    let mut is_first = true;
+    loop {
+        let found = problems(access).await;
+        let changes = outages.next(found, skep_env::now(), skep_env::wall_time());
+        if is_first && outages.open.is_empty() && format() == OutputFormat::Table {
+            say("The cluster is healthy.")?;
+        }
+        is_first = false;
+        changes.iter().try_for_each(print)?;
+        skep_env::sleep(interval).await;
+    }
+}
+
+fn print(change: &Change) -> Result<()> {
+    let Change { time, change: word, what, remedy, lasted_ms } = change;
+    match (format(), lasted_ms) {
+        (OutputFormat::Table, Some(lasted)) => {
+            say(&format!("{time} ends after {}: {what}", span(*lasted)))
+        }
+        (OutputFormat::Table, None) => say(&format!("{time} {word}: {what}\n  {remedy}")),
+        // Each change is a value of its own: the output never ends, so it is no single value.
+        _ => {
+            let unwritable =
+                |error: serde_json::Error| Error::new(ErrorCode::Io, error.to_string());
+            say(&serde_json::to_string(change).map_err(unwritable)?)
+        }
+    }
+}
+
+/// The problems that have begun and not ended.
+#[derive(Debug, Default)]
+struct Outages {
+    /// By the key of the problem: the problem and the time of its first check.
+    open: BTreeMap<String, (Problem, Duration)>,
+}
+
+impl Outages {
+    /// Compares the problems of a check with the problems of the last one. If management does not
+    /// answer, this is a problem too, and the others count as unchanged.
+    fn next(&mut self, found: Result<Vec<Problem>>, now: Duration, wall: Timestamp) -> Vec<Change> {
+        let (found, is_complete) = match found {
+            Ok(found) => (found, true),
+            Err(error) => (vec![unreachable(&error)], false),
+        };
+        let is_over = |key: &String| is_complete && found.iter().all(|it| it.key != *key);
+        let ended: Vec<_> = self.open.keys().filter(|key| is_over(key)).cloned().collect();
+        let mut changes = Vec::new();
+        for key in ended {
+            let Some((problem, since)) = self.open.remove(&key) else { continue };
+            let lasted = now.saturating_sub(since).as_millis();
+            let lasted = u64::try_from(lasted).unwrap_or(u64::MAX);
+            changes.push(change(wall, "ends", &problem, Some(lasted)));
+        }
+        for problem in found {
+            if let Entry::Vacant(place) = self.open.entry(problem.key.clone()) {
+                changes.push(change(wall, "begins", &problem, None));
+                place.insert((problem, now));
+            }
+        }
+        changes
+    }
+}
+
+fn unreachable(error: &Error) -> Problem {
+    Problem {
+        key: MANAGEMENT.into(),
+        rule: "management-unreachable",
+        what: format!("management does not answer: {}", error.context()),
+        remedy:
+            "running I/O continues; new mounts and changes of the cluster wait. Read the log of \
+                 `skep management` on its host"
+                .into(),
+    }
+}
+
+fn change(
+    time: Timestamp,
+    change: &'static str,
+    problem: &Problem,
+    lasted_ms: Option<u64>,
+) -> Change {
+    let Problem { what, remedy, .. } = problem.clone();
+    Change { time: utc(time), change, what, remedy, lasted_ms }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn problem(key: &str, what: &str) -> Problem {
+        Problem { key: key.into(), rule: "test", what: what.into(), remedy: "wait".into() }
+    }
+
+    fn at(outages: &mut Outages, second: u64, found: Result<Vec<Problem>>) -> Vec<String> {
+        let wall = Timestamp { seconds: 0, nanoseconds: 0 };
+        let changes = outages.next(found, Duration::from_secs(second), wall);
+        let line = |it: Change| match it.lasted_ms {
+            Some(lasted) => format!("{} {} {lasted}", it.change, it.what),
+            None => format!("{} {}", it.change, it.what),
+        };
+        changes.into_iter().map(line).collect()
+    }
+
+    #[test]
+    fn each_outage_has_one_beginning_and_one_end() {
+        let mut outages = Outages::default();
+        let down = |text: &str| Ok(vec![problem("t3", text)]);
+        assert_eq!(at(&mut outages, 0, Ok(Vec::new())), Vec::<String>::new());
+        assert_eq!(at(&mut outages, 5, down("down for 1 s")), ["begins down for 1 s"]);
+        assert_eq!(at(&mut outages, 10, down("down for 6 s")), Vec::<String>::new());
+        assert_eq!(at(&mut outages, 65, Ok(Vec::new())), ["ends down for 1 s 60000"]);
+    }
+
+    #[test]
+    fn silence_of_management_ends_no_other_outage() {
+        let mut outages = Outages::default();
+        at(&mut outages, 0, Ok(vec![problem("t3", "down")]));
+        let silent = || Err(Error::new(ErrorCode::Disconnected, "refused"));
+        let lines = at(&mut outages, 5, silent());
+        assert_eq!(lines, ["begins management does not answer: refused"]);
+        assert_eq!(at(&mut outages, 10, silent()), Vec::<String>::new());
+        let lines = at(&mut outages, 15, Ok(vec![problem("t3", "down")]));
+        assert_eq!(lines, ["ends management does not answer: refused 10000"]);
+    }
+}

@@ -1,0 +1,192 @@
+//! `skep target remove --lost`: gives up a target whose disk is lost for good.
+//!
+//! Owns the list of the files that lose bytes, and the confirmation. The effect of a lost target on
+//! requests is `skep_rpc::routing`'s, and that on unfinished work is the metadata targets'.
+
+use crate::access::{Access, PATIENCE, block_on};
+use crate::entry_paths::EntryPaths;
+use crate::group_files::GroupUses;
+use crate::output::{print, render, size, table};
+use crate::view::target_named;
+use serde::Serialize;
+use skep_types::{ClusterMap, Error, ErrorCode, FileKind, Result, Target, TargetId};
+use skep_wire::management::RemoveTarget;
+use std::fmt::Write;
+use std::time::Duration;
+
+/// Interval between two rounds of requests to metadata targets.
+const PAUSE: Duration = Duration::from_millis(200);
+
+/// The loss of a target, as JSON.
+#[derive(Debug, Serialize)]
+struct Loss {
+    id: u32,
+    path: String,
+    /// Whether the target is given up now. `false` if the command only lists the files.
+    is_given_up: bool,
+    /// The files that lose bytes, or may lose bytes.
+    files: Vec<DamagedFile>,
+    /// The paths of the directories whose patterns name the target.
+    directories: Vec<String>,
+    /// Number of transactions in progress, which may have created files that the list lacks.
+    transactions: u64,
+}
+
+/// A file that loses bytes.
+#[derive(Debug, Serialize)]
+struct DamagedFile {
+    entry_id: String,
+    path: String,
+    /// Number of lost bytes, if the file has no holes.
+    lost_bytes: u64,
+    /// Whether a client has the file open for writing. Then the file may lose more bytes.
+    is_written: bool,
+}
+
+/// Lists the loss, and gives the target up if `confirm` has its id.
+pub(super) fn run(access: Access, target: String, confirm: Option<String>) -> Result<()> {
+    let loss = block_on(async move {
+        let map = access.map().await?;
+        let target = target_named(&map, &target)?;
+        check_confirmation(target, confirm.as_deref())?;
+        let request = |is_dry_run| RemoveTarget { target: target.id, is_dry_run, is_lost: true };
+        access.ask(&request(true)).await?;
+        // Also before a confirmed loss: if a metadata target does not answer, nothing is changed.
+        let mut uses = uses_of(&access, &map, target.id).await?;
+        let is_given_up = confirm.is_some();
+        if is_given_up {
+            access.ask(&request(false)).await?;
+            uses = uses_after_loss(&access, target.id).await.map_err(|error| {
+                let id = target.id.raw();
+                error.within(format_args!("target {id} is given up, but its files are not listed"))
+            })?;
+        }
+        loss_of(&access, target, is_given_up, uses).await
+    })?;
+    print(&loss, as_text)
+}
+
+async fn uses_of(access: &Access, map: &ClusterMap, target: TargetId) -> Result<GroupUses> {
+    match map.group_of(target) {
+        Some(group) => GroupUses::of(access, map, group.id).await,
+        None => Ok(GroupUses::default()),
+    }
+}
+
+/// Lists the uses of a lost target when all metadata targets have the map in which it is lost, and
+/// place no more files there. After a time limit, transactions may still be in progress.
+async fn uses_after_loss(access: &Access, target: TargetId) -> Result<GroupUses> {
+    let map = access.map().await?;
+    let deadline = skep_env::now() + PATIENCE;
+    loop {
+        let uses = uses_of(access, &map, target).await?;
+        let is_current = uses.oldest_map.is_none_or(|oldest| oldest >= map.version);
+        if is_current && uses.prepared == 0 || skep_env::now() > deadline {
+            return Ok(uses);
+        }
+        skep_env::sleep(PAUSE).await;
+    }
+}
+
+async fn loss_of(
+    access: &Access,
+    target: &Target,
+    is_given_up: bool,
+    uses: GroupUses,
+) -> Result<Loss> {
+    let mut loss = Loss {
+        id: target.id.raw(),
+        path: target.path.clone(),
+        is_given_up,
+        files: Vec::new(),
+        directories: Vec::new(),
+        transactions: uses.prepared,
+    };
+    let mut paths = EntryPaths::of(access).await?;
+    for file in uses.files {
+        let path = paths.text_of(file.inode).await;
+        match file.kind {
+            FileKind::Directory => loss.directories.push(path),
+            _ if file.bytes == 0 && !file.is_written => {}
+            _ => loss.files.push(DamagedFile {
+                entry_id: file.inode.to_string(),
+                path,
+                lost_bytes: file.bytes,
+                is_written: file.is_written,
+            }),
+        }
+    }
+    Ok(loss)
+}
+
+fn check_confirmation(target: &Target, confirm: Option<&str>) -> Result<()> {
+    let is_same = |text: &str| text == target.id.to_string() || text == target.id.raw().to_string();
+    match confirm {
+        Some(text) if !is_same(text) => {
+            let what = format!(
+                "cannot give up target {}: --confirm names '{text}', which is another target",
+                target.id.raw()
+            );
+            Err(Error::new(ErrorCode::InvalidArgument, what))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn as_text(loss: &Loss) -> String {
+    let Loss { id, path, is_given_up, files, directories, transactions } = loss;
+    let mut text = String::new();
+    if !files.is_empty() {
+        let mut shown = table(&[">LOST", "ENTRY", "PATH"]);
+        for file in files {
+            let path = match file.is_written {
+                true => format!("{} (open for writing)", file.path),
+                false => file.path.clone(),
+            };
+            shown.add_row([size(file.lost_bytes), file.entry_id.clone(), path]);
+        }
+        text += &render(&shown);
+    }
+    let bytes: u64 = files.iter().map(|file| file.lost_bytes).sum();
+    let _ = writeln!(
+        text,
+        "Target {id} ({path}): {} {}. `skep entry map FILE` shows the ranges of a file.",
+        match files.iter().filter(|file| file.lost_bytes > 0).count() {
+            1 => "1 file loses".to_owned(),
+            count => format!("{count} files lose"),
+        },
+        size(bytes)
+    );
+    let written = files.iter().filter(|file| file.is_written).count();
+    if written > 0 {
+        let _ = writeln!(
+            text,
+            "Clients have {written} of the listed files open for writing: these may lose more."
+        );
+    }
+    if *transactions > 0 {
+        let _ = writeln!(
+            text,
+            "{transactions} transactions are in progress: they may have created files that the \
+             list lacks. `skep target files {id}` lists them later."
+        );
+    }
+    for directory in directories {
+        let _ = writeln!(
+            text,
+            "The pattern of {directory} names the target: give the directory another one with \
+             `skep entry set`."
+        );
+    }
+    text += &match is_given_up {
+        true => format!(
+            "The target is given up. Restore or remove the files; then `skep target remove {id}` \
+             removes the target from the list.\n"
+        ),
+        false => format!(
+            "Nothing is changed. `skep target remove --lost --confirm {id} {id}` gives the target \
+             up for ever.\n"
+        ),
+    };
+    text
+}

@@ -1,0 +1,106 @@
+//! Whether an administrator has given this target up as lost (`skep target remove --lost`).
+//!
+//! Owns the mark in the directory of such a target, and the refusal of requests. Does not own the
+//! decision, which is in the cluster map, nor the refusal at the sender (`skep_rpc::routing`).
+//!
+//! # Hazard
+//! A lost disk may come back, and its chunk files then lack the writes, truncations and removals
+//! since its loss. If the target served them under an old map, a program would read old bytes after
+//! another program got `EIO` for them. So the target marks its directory when it gets the map in
+//! which it is lost, and refuses requests from then on, after each restart and under each map.
+
+use skep_store::restored;
+use skep_types::map::{Condition, Consistency, TargetHealth};
+use skep_types::{ClusterMap, Error, ErrorCode, Result, TargetId};
+use std::cell::Cell;
+use std::path::{Path, PathBuf};
+
+/// Name of the mark in the directory of a lost target.
+const LOST_MARK: &str = "lost";
+
+/// The loss of one target.
+#[derive(Debug)]
+pub(crate) struct Loss {
+    directory: PathBuf,
+    target: TargetId,
+    is_lost: Cell<bool>,
+    /// Whether the mark is durable.
+    is_marked: Cell<bool>,
+}
+
+impl Loss {
+    /// Looks for the mark in the directory of a target. Blocks.
+    ///
+    /// # Errors
+    /// Errors of the file system, with the path.
+    pub(crate) fn open(directory: &Path, target: TargetId) -> Result<Self> {
+        let is_marked = restored::has(directory, LOST_MARK)?;
+        let directory = directory.to_owned();
+        let is_lost = Cell::new(is_marked);
+        let loss = Self { directory, target, is_lost, is_marked: Cell::new(is_marked) };
+        if is_marked {
+            loss.log();
+        }
+        Ok(loss)
+    }
+
+    /// Takes the state of the target from a map. If the target is lost, marks its directory durably
+    /// and logs the loss, once. If that fails, the target is lost until the process ends, and each
+    /// newer map tries again. Blocks.
+    pub(crate) fn note(&self, map: &ClusterMap) {
+        let is_bad = |target: &skep_types::Target| target.consistency == Consistency::Bad;
+        if self.is_marked.get() || !map.target(self.target).is_some_and(is_bad) {
+            return;
+        }
+        match restored::mark(&self.directory, LOST_MARK) {
+            Ok(()) => self.is_marked.set(true),
+            Err(error) => tracing::error!(
+                "cannot mark {} as lost: {error}; this process refuses requests for target {}, \
+                 take it out of the settings of its service before the next start",
+                self.directory.display(),
+                self.target
+            ),
+        }
+        if !self.is_lost.replace(true) {
+            self.log();
+        }
+    }
+
+    fn log(&self) {
+        tracing::error!(
+            "target {} ({}) was given up as lost: it refuses all requests; take it out of the \
+             settings of its service. To use its disk again, add a new target in an empty \
+             directory",
+            self.target,
+            self.directory.display()
+        );
+    }
+
+    /// Whether the target was given up.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.is_lost.get()
+    }
+
+    /// Refuses requests if the target was given up.
+    ///
+    /// # Errors
+    /// `TargetLost` with the target and its directory.
+    pub(crate) fn check(&self) -> Result<()> {
+        if !self.is_lost.get() {
+            return Ok(());
+        }
+        let what = format!(
+            "target {} ({}) was given up as lost, and so are the bytes on it; restore the file \
+             from a backup",
+            self.target,
+            self.directory.display()
+        );
+        Err(Error::new(ErrorCode::TargetLost, what))
+    }
+
+    /// Returns the health of a lost target. `None` means that the target is not lost.
+    pub(crate) fn health(&self) -> Option<TargetHealth> {
+        let problem = "it was given up as lost, and refuses all requests";
+        self.is_lost.get().then(|| TargetHealth::new(Condition::ReadOnly, problem))
+    }
+}

@@ -1,0 +1,112 @@
+//! A storage target whose disk is lost for good: the administrator sees the loss, gives the target
+//! up, and nothing waits for it any more.
+
+use skep_testkit::cluster::skep;
+use skep_testkit::schema::check;
+use skep_testkit::{Cluster, PATIENCE, Shape, Transport, files, wait_for};
+use std::io::Read;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// Creates an empty file on as many targets as possible. Returns their number.
+fn create_wide(cluster: &Cluster, path: &Path) -> usize {
+    let text = path.display().to_string();
+    skep(["entry", "create", "--num-targets", "all", &text]).expect_success();
+    cluster.entry_info(path).first_component().targets().len()
+}
+
+/// Command: skep target remove.
+#[test]
+fn reads_of_a_target_given_up_as_lost_fail_at_once() {
+    let mut cluster = Cluster::start(Shape::small());
+    cluster.skep(&["config", "set", "heartbeat", "500ms"]);
+    cluster.skep(&["config", "set", "lease", "3s"]);
+    let second = cluster.mount(Transport::Device);
+    let wide = cluster.path().join("wide");
+    assert_eq!(create_wide(&cluster, &wide), 2);
+    files::write(&wide, vec![7; 4 << 20]);
+    files::sync_all(&files::open(&wide));
+    let targets = cluster.skep_list(&["target", "list"]);
+    let storage: Vec<_> = targets.iter().filter(|it| it["kind"] == "storage").collect();
+    let (served, id) = (storage[0]["id"].to_string(), storage[1]["id"].to_string());
+    let directory = Path::new(storage[1]["path"].as_str().expect("a path"));
+    files::rename(directory, directory.with_extension("gone"));
+    cluster.processes("storage").iter().for_each(|process| process.kill());
+    let state = |key: &str| {
+        let targets = cluster.skep_list(&["target", "list"]);
+        let target = targets.into_iter().find(|it| it["id"].to_string() == id);
+        target.map(|target| target[key].as_str().expect("a word").to_owned())
+    };
+    wait_for("the target is down", PATIENCE, || {
+        (state("condition").as_deref() == Some("Down")).then_some(())
+    });
+
+    // The second mount has no cached pages of the file.
+    let mut reader = Command::new("cat");
+    reader.arg(second.path().join("wide")).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut reader = reader.spawn().expect("cat can be started");
+
+    // Without the confirmation, nothing changes.
+    let refused = |arguments: &[&str]| {
+        let arguments = [&["target", "remove", "--lost"], arguments].concat();
+        cluster.try_skep(&arguments).expect_failure()
+    };
+    wait_for("the other target is served again", PATIENCE, || {
+        let tried = cluster.try_skep(&["target", "remove", "--lost", &served]);
+        tried.stderr.contains("serves it").then_some(())
+    });
+    let wrong = refused(&["--confirm", "99", &id]);
+    assert!(wrong.contains("another target"), "{wrong}");
+    let loss = cluster.skep_json(&["target", "remove", "--lost", &id]);
+    check("target-remove-lost", &loss);
+    assert_eq!(loss["is_given_up"], false);
+    assert_eq!(loss["files"][0]["path"], "/wide");
+    assert_eq!(loss["files"][0]["lost_bytes"], 2_i64 << 20);
+    assert_eq!(state("consistency").as_deref(), Some("Good"));
+    assert!(reader.try_wait().expect("our own child").is_none(), "the read waits");
+
+    let shown = cluster.skep(&["target", "remove", "--lost", "--confirm", &id, &id]);
+    assert!(shown.contains("1 file loses") && shown.contains("/wide"), "{shown}");
+    let status = wait_for("the read ends", PATIENCE, || reader.try_wait().expect("ours"));
+    let repeated = cluster.skep_json(&["target", "remove", "--lost", "--confirm", &id, &id]);
+    assert_eq!(repeated["is_given_up"], true);
+    let mut error = String::new();
+    reader.stderr.take().expect("a pipe").read_to_string(&mut error).expect("text");
+    assert!(!status.success() && error.contains("Input/output error"), "{error}");
+    assert_eq!(state("consistency").as_deref(), Some("Bad"));
+    wait_for("the cluster is healthy", PATIENCE, || {
+        let health = cluster.try_skep(&["health", "check"]);
+        health.status.success().then_some(())
+    });
+
+    // The directory comes back: the target refuses all requests for it, and health says so.
+    files::rename(&directory.with_extension("gone"), directory);
+    cluster.processes("storage").iter().for_each(|process| process.kill());
+    let health = wait_for("the directory is reported", PATIENCE, || {
+        let health = cluster.try_skep(&["health", "check"]);
+        health.stdout.contains("its directory is back").then_some(health.stdout)
+    });
+    assert!(health.contains("was given up as lost"), "{health}");
+    assert!(directory.join("lost").exists(), "the directory has the mark");
+    let late = Command::new("cat").arg(second.path().join("wide")).output().expect("cat runs");
+    let error = String::from_utf8_lossy(&late.stderr).into_owned();
+    assert!(!late.status.success() && error.contains("Input/output error"), "{error}");
+    files::rename(directory, directory.with_extension("gone"));
+    cluster.processes("storage").iter().for_each(|process| process.kill());
+
+    // New files avoid the target, and old ones can be replaced and removed.
+    let late = cluster.path().join("late");
+    assert_eq!(create_wide(&cluster, &late), 1);
+    files::write(&late, "late");
+    assert_eq!(files::read(second.path().join("late")), b"late");
+    let kept = cluster.try_skep(&["target", "remove", &id]).expect_failure();
+    assert!(kept.contains("files lie on it"), "{kept}");
+    let reopened = cluster.try_skep(&["target", "set-state", &id, "open"]).expect_failure();
+    assert!(reopened.contains("given up as lost"), "{reopened}");
+    files::remove_file(&wide);
+    wait_for("the target is removed", PATIENCE, || {
+        cluster.try_skep(&["target", "remove", &id]).status.success().then_some(())
+    });
+    assert_eq!(state("id"), None);
+    second.unmount();
+}

@@ -1,0 +1,98 @@
+//! A mount whose reads stand still: `skep health check` names the mount, the target for which it
+//! waits, and since when; with `--watch`, it prints the beginning and the end of the outage.
+
+use serde_json::Value;
+use skep_testkit::schema::check;
+use skep_testkit::{Cluster, PATIENCE, Shape, Transport, cluster, files, wait_for};
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+
+/// `skep health check --watch`, and the lines that it has printed. Ends when dropped.
+struct Watch {
+    child: Child,
+    changes: Arc<Mutex<Vec<Value>>>,
+}
+
+impl Watch {
+    fn start(data: &Path) -> Self {
+        let mut command = Command::new(cluster::program());
+        command.args(["health", "check", "--watch", "--interval", "500ms", "--output", "ndjson"]);
+        command.arg("--cluster").arg(data).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("skep can be started");
+        let lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
+        let changes = Arc::new(Mutex::new(Vec::new()));
+        let seen = Arc::clone(&changes);
+        std::thread::spawn(move || {
+            for line in lines.map_while(Result::ok) {
+                let change = serde_json::from_str(&line).expect("JSON");
+                check("health-watch", &change);
+                seen.lock().expect("no panic").push(change);
+            }
+        });
+        Self { child, changes }
+    }
+
+    /// Returns the changes of the problem of a mount that waits.
+    fn of_waits(&self) -> Vec<Value> {
+        let changes = self.changes.lock().expect("no panic");
+        let is_wait =
+            |it: &&Value| it["what"].as_str().is_some_and(|it| it.contains(" for target "));
+        changes.iter().filter(is_wait).cloned().collect()
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Command: skep health check.
+#[test]
+fn mount_that_waits_for_a_target_is_reported_until_it_goes_on() {
+    let mut cluster = Cluster::start(Shape::small());
+    cluster.skep(&["config", "set", "heartbeat", "500ms"]);
+    cluster.skep(&["config", "set", "lease", "3s"]);
+    let second = cluster.mount(Transport::Device);
+    let file = cluster.path().join("file");
+    files::write(&file, vec![7; 1 << 20]);
+    files::sync_all(&files::open(&file));
+    let watch = Watch::start(cluster.data());
+    let target = cluster.entry_info(&file).first_component().targets()[0].to_string();
+    let targets = cluster.skep_list(&["target", "list"]);
+    let target = targets.iter().find(|it| it["id"].to_string() == target).expect("its target");
+    let directory = Path::new(target["path"].as_str().expect("a path"));
+    let away = directory.with_extension("away");
+    files::rename(directory, &away);
+    cluster.processes("storage").iter().for_each(|process| process.kill());
+
+    let mut reader = Command::new("cat");
+    let mut reader =
+        reader.arg(second.path().join("file")).stdout(Stdio::null()).spawn().expect("cat");
+    let wait = wait_for("the wait is reported", PATIENCE, || {
+        let health = cluster.try_skep(&["health", "check", "--output", "json"]);
+        let health: Value = serde_json::from_str(&health.stdout).ok()?;
+        check("health-check", &health);
+        health["waits"].as_array()?.first().cloned()
+    });
+    assert_eq!(wait["target"], target["id"]);
+    assert!(wait["waits_ms"].as_u64().is_some_and(|it| it >= 5_000), "{wait}");
+    let name = second.path().display().to_string();
+    assert!(wait["name"].as_str().is_some_and(|it| it.contains(&name)), "{wait}");
+    let shown = cluster.try_skep(&["health", "check"]).expect_failure();
+    assert!(shown.contains(&format!(" for target {},", target["id"])), "{shown}");
+
+    files::rename(&away, directory);
+    let status = wait_for("the read ends", PATIENCE, || reader.try_wait().expect("ours"));
+    assert!(status.success(), "{status}");
+    let changes = wait_for("the outage ends", PATIENCE, || {
+        Some(watch.of_waits()).filter(|changes| changes.len() == 2)
+    });
+    assert_eq!(changes[0]["change"], "begins");
+    assert_eq!(changes[1]["change"], "ends");
+    assert_eq!(changes[0]["what"].as_str().map(|it| it.contains(&name)), Some(true));
+    second.unmount();
+}
