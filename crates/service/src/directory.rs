@@ -159,7 +159,7 @@ pub(crate) mod tests {
         let secrets: Vec<_> = held.into_iter().map(|it| it.secret).collect();
         assert_eq!(secrets, [newest.secrets.newest(), former.secrets.newest()]);
         let refused = |text: &str| tokens_in(text).unwrap_err().context().to_owned();
-        assert!(refused(&text(&[&newest, &foreign])).contains("cluster 0101"));
+        assert!(refused(&text(&[&newest, &foreign])).contains("clusters 0101"));
         assert!(refused(&text(&[&newest; MAX_SECRETS + 1])).contains("more than 4 tokens"));
         assert!(refused("\n").contains("not a join token"));
     }

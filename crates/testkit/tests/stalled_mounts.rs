@@ -3,7 +3,7 @@
 
 use serde_json::Value;
 use skep_testkit::schema::check;
-use skep_testkit::{Cluster, PATIENCE, Shape, Transport, cluster, files, wait_for};
+use skep_testkit::{Cluster, PATIENCE, Scratch, Shape, Transport, cluster, files, wait_for};
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -16,9 +16,10 @@ struct Watch {
 }
 
 impl Watch {
-    fn start(data: &Path) -> Self {
+    fn start(data: &Path, history: &Path) -> Self {
         let mut command = Command::new(cluster::program());
         command.args(["health", "check", "--watch", "--interval", "500ms", "--output", "ndjson"]);
+        command.arg("--history").arg(history);
         command.arg("--cluster").arg(data).stdout(Stdio::piped());
         let mut child = command.spawn().expect("skep can be started");
         let lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
@@ -60,7 +61,9 @@ fn mount_that_waits_for_a_target_is_reported_until_it_goes_on() {
     let file = cluster.path().join("file");
     files::write(&file, vec![7; 1 << 20]);
     files::sync_all(&files::open(&file));
-    let watch = Watch::start(cluster.data());
+    let scratch = Scratch::new();
+    let history = scratch.join("outages");
+    let watch = Watch::start(cluster.data(), &history);
     let target = cluster.entry_info(&file).first_component().targets()[0].to_string();
     let targets = cluster.skep_list(&["target", "list"]);
     let target = targets.iter().find(|it| it["id"].to_string() == target).expect("its target");
@@ -90,6 +93,11 @@ fn mount_that_waits_for_a_target_is_reported_until_it_goes_on() {
     assert!(status.success(), "{status}");
     let changes = wait_for("the outage ends", PATIENCE, || {
         Some(watch.of_waits()).filter(|changes| changes.len() == 2)
+    });
+    wait_for("the history has the end", PATIENCE, || {
+        let lines = String::from_utf8(files::read(&history)).expect("text");
+        let last: Value = serde_json::from_str(lines.lines().last()?).expect("JSON");
+        (last["change"] == "ends").then_some(())
     });
     assert_eq!(changes[0]["change"], "begins");
     assert_eq!(changes[1]["change"], "ends");

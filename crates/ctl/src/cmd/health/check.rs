@@ -16,6 +16,7 @@ use skep_types::map::{Condition, Consistency};
 use skep_types::{ClusterMap, Error, ErrorCode, Node, NodeId, NodeKind, Result, TargetId};
 use skep_wire::management::{ListRequestWaits, NodeWait};
 use std::fmt::Write;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -44,6 +45,9 @@ pub(crate) struct CheckArgs {
     /// With --watch: time between two checks
     #[arg(long, default_value = "5s", requires = "is_watch")]
     pub(super) interval: Interval,
+    /// With --watch: also write the changes to this file, which keeps the last 1000
+    #[arg(long, value_name = "FILE", requires = "is_watch")]
+    pub(super) history: Option<PathBuf>,
 }
 
 /// Time limit for the handshake: a server that does not complete it counts as unreachable.

@@ -2,6 +2,7 @@
 
 mod check;
 mod df;
+mod history;
 mod watch;
 
 use crate::cmd::done;

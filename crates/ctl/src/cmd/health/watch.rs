@@ -1,9 +1,10 @@
 //! `skep health check --watch`: checks the cluster again and again, and prints each problem when it
 //! begins and when it ends. So the output is a history of the outages since the start.
 //!
-//! Does not own the checks ([`super::check`]).
+//! Does not own the checks ([`super::check`]), nor the file of the history ([`super::history`]).
 
 use super::check::{CheckArgs, Problem, problems};
+use super::history::OutageHistory;
 use crate::access::Access;
 use crate::output::{OutputFormat, format, say, span, utc};
 use serde::Serialize;
@@ -33,10 +34,15 @@ struct Change {
 /// Checks until Ctrl-C.
 pub(super) fn run(args: &CheckArgs) -> Result<ExitCode> {
     let (access, interval) = (args.query.access(None)?, args.interval.0);
-    crate::cmd::block_on(async move { follow(&access, interval).await })
+    let history = args.history.as_deref().map(OutageHistory::open).transpose()?;
+    crate::cmd::block_on(async move { follow(&access, interval, history).await })
 }
 
-async fn follow(access: &Access, interval: Duration) -> Result<ExitCode> {
+async fn follow(
+    access: &Access,
+    interval: Duration,
+    mut history: Option<OutageHistory>,
+) -> Result<ExitCode> {
     let mut outages = Outages::default();
     let mut is_first = true;
     loop {
@@ -47,6 +53,9 @@ async fn follow(access: &Access, interval: Duration) -> Result<ExitCode> {
         }
         is_first = false;
         changes.iter().try_for_each(print)?;
+        if let Some(history) = &mut history {
+            history.add(&changes)?;
+        }
         skep_env::sleep(interval).await;
     }
 }
