@@ -9,8 +9,8 @@ use skep_rpc::server::{IncomingStream, authenticate};
 use skep_rpc::{CallOptions, Channel, Identity, JoinToken, Management, MapCell, Router, Secrets};
 use skep_types::map::{Capacity, CapacityPool, Consistency, MemberState, Reachability};
 use skep_types::{
-    ClusterId, ClusterMap, Epoch, Group, GroupId, GroupMember, MapVersion, Node, NodeId, NodeKind,
-    Target, TargetId, TargetKind,
+    ClusterId, ClusterMap, Epoch, ErrorCode, Group, GroupId, GroupMember, MapVersion, Node, NodeId,
+    NodeKind, Target, TargetId, TargetKind,
 };
 use skep_wire::Request;
 use skep_wire::frame::Header;

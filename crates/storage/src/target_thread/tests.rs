@@ -394,6 +394,7 @@ fn write_of_a_client_removed_while_it_waits_is_refused() {
             router: Router::of_target(server.clone(), Arc::clone(&cell), TARGET),
             target: TARGET,
             position: Cell::new(None),
+            loss: Loss::open(&dir, TARGET).unwrap(),
             senders: RefCell::default(),
             permits: Semaphore::new(1),
             device: None,
