@@ -13,8 +13,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 #[derive(Debug)]
 pub struct MapCell {
     version: AtomicU64,
-    /// The newest map version that peers have named in their replies, or in which a target was given
-    /// up as lost.
+    /// The newest map version that peers have named in their replies, or in which a target was
+    /// given up as lost.
     needed: AtomicU64,
     /// The node id of this process in the cluster; zero if it has none.
     node: AtomicU32,

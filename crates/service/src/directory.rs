@@ -84,9 +84,9 @@ pub fn load_token(directory: &Path) -> Result<JoinToken> {
     Ok(JoinToken { secrets: Secrets::new(token.secrets.newest(), former), ..token })
 }
 
-/// Reads a join token from a file. The first line is the newest token. Each further line is a former
-/// token, which the process also accepts and offers while services of the cluster lack the newest
-/// one. Empty lines do not count.
+/// Reads a join token from a file. The first line is the newest token. Each further line is a
+/// former token, which the process also accepts and offers while services of the cluster lack the
+/// newest one. Empty lines do not count.
 ///
 /// # Errors
 /// `Configuration` with the path if the file cannot be read, contains no token, contains more than
