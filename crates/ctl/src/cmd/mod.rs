@@ -6,6 +6,7 @@ mod client;
 mod cluster;
 mod completion;
 mod config;
+mod copy;
 mod debug;
 mod deploy;
 mod down;
@@ -77,6 +78,7 @@ pub(crate) enum Verb {
     Cluster(cluster::ClusterVerb),
     #[command(subcommand)]
     Config(config::ConfigVerb),
+    Copy(copy::CopyArgs),
     #[command(subcommand)]
     Bench(bench::BenchVerb),
     #[command(subcommand)]
@@ -137,6 +139,7 @@ impl Verb {
             Self::Entry(verb) => verb.run(),
             Self::Cluster(verb) => verb.run(),
             Self::Config(verb) => verb.run(),
+            Self::Copy(args) => done(copy::run(&args)),
             Self::Bench(verb) => verb.run(),
             Self::Lab(verb) => verb.run(),
             Self::Study(verb) => verb.run(),

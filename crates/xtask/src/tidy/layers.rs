@@ -50,11 +50,13 @@ const ALLOWED: &[(&str, &[&str])] = &[
         "skep-exporter", "skep-stats", "skep-service"]),
     // Starts the program `skep` on hosts over ssh, and depends on none of its libraries.
     ("skep-deploy", &[]),
+    // Works on any mounted file system, so it does not depend on the client.
+    ("skep-copy", &["skep-env"]),
     ("skep-ctl", &["skep-wire", "skep-format", "skep-cluster", "skep-env", "skep-rpc",
         "skep-store", "skep-service", "skep-management", "skep-metadata", "skep-storage",
         "skep-client", "skep-fuse", "skep-bench", "skep-lab", "skep-study", "skep-metrics",
         "skep-stats", "skep-monitor", "skep-plan", "skep-tune", "skep-deploy",
-        "skep-fsck"]),
+        "skep-fsck", "skep-copy"]),
     // Crates that are not shipped to users.
     ("skep-sim", &["skep-wire", "skep-format", "skep-cluster", "skep-metadata"]),
     ("skep-testkit", &[]),

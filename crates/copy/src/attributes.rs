@@ -1,0 +1,233 @@
+//! Owners, modes, times and extended attributes of copies.
+//!
+//! The order is a rule: owner, extended attributes, mode, times. A change of the owner clears the
+//! bits `setuid` and `setgid` and capabilities. Without root, a file without write permission takes
+//! no extended attributes. An access control list must limit the group before the mode admits it.
+//!
+//! A copy whose owner differs from the owner of its source never has the bit `setuid`, since it
+//! would run the program as another user than before. The same holds for `setgid` and the group.
+
+use crate::context::Options;
+use crate::failure::Failure;
+use rustix::fs::{
+    AtFlags, Gid, Mode, Timespec, Timestamps, Uid, XattrFlags, chownat, fchmod, fchown, fgetxattr,
+    flistxattr, flistxattr_query, fremovexattr, fsetxattr, futimens, utimensat,
+};
+use rustix::io::Errno;
+use std::ffi::OsStr;
+use std::fs::{File, Metadata, Permissions};
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+
+/// Limits of the kernel for the list of names and for a value (`XATTR_LIST_MAX`, `XATTR_SIZE_MAX`).
+const LIST_LIMIT: usize = 64 << 10;
+const VALUE_LIMIT: usize = 64 << 10;
+/// The bits `setuid` and `setgid`.
+const SET_USER: u32 = 0o4000;
+const SET_GROUP: u32 = 0o2000;
+
+fn times(metadata: &Metadata) -> Timestamps {
+    Timestamps {
+        last_access: Timespec { tv_sec: metadata.atime(), tv_nsec: metadata.atime_nsec() },
+        last_modification: Timespec { tv_sec: metadata.mtime(), tv_nsec: metadata.mtime_nsec() },
+    }
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// Returns the owner and group to set. `is_required` is false for a group that the user may lack.
+fn owner(options: &Options, source: &Metadata) -> (Option<Uid>, Option<Gid>) {
+    match (options.owners, is_root()) {
+        (false, _) => (None, None),
+        (true, false) => (None, Some(Gid::from_raw(source.gid()))),
+        (true, true) => (Some(Uid::from_raw(source.uid())), Some(Gid::from_raw(source.gid()))),
+    }
+}
+
+/// Returns the mode of a copy that has the owner and group in `copy`.
+fn mode(source: &Metadata, copy: &Metadata) -> u32 {
+    let mut mode = source.mode() & 0o7777;
+    if !source.is_dir() {
+        if source.uid() != copy.uid() {
+            mode &= !SET_USER;
+        }
+        if source.gid() != copy.gid() {
+            mode &= !SET_GROUP;
+        }
+    }
+    mode
+}
+
+/// Whether a copy has the owner and mode that [`copy()`] would set.
+pub(crate) fn are_equal(options: &Options, source: &Metadata, copy: &Metadata) -> bool {
+    let has_owner =
+        !options.owners || !is_root() || (source.uid(), source.gid()) == (copy.uid(), copy.gid());
+    has_owner && copy.mode() & 0o7777 == mode(source, copy)
+}
+
+/// Gives an open copy all attributes of its source. `is_clean` means that the copy is new and has
+/// inherited no access control list from its directory.
+pub(crate) fn copy(
+    options: &Options,
+    source: &File,
+    destination: &File,
+    metadata: &Metadata,
+    is_clean: bool,
+) -> Result<(), Failure> {
+    let (user, group) = owner(options, metadata);
+    if user.is_some() || group.is_some() {
+        let changed = fchown(destination, user, group);
+        allowed(changed)?;
+    }
+    if options.xattrs {
+        extended(source, destination, is_clean)?;
+    }
+    let now = destination.metadata().map_err(Failure::of("read the attributes of the copy"))?;
+    let mode = Mode::from_raw_mode(mode(metadata, &now));
+    fchmod(destination, mode).map_err(Failure::of("set the mode of the copy"))?;
+    futimens(destination, &times(metadata)).map_err(Failure::of("set the times of the copy"))
+}
+
+/// Passes over a refused change of the group by a user who is not root.
+fn allowed(changed: rustix::io::Result<()>) -> Result<(), Failure> {
+    match changed {
+        Err(Errno::PERM | Errno::INVAL) if !is_root() => Ok(()),
+        Err(error) => {
+            let reason = format!("{}; --no-owners leaves owners out", std::io::Error::from(error));
+            // A full or lost file system must stay recognisable.
+            let failure = Failure::of("set the owner of the copy")(error);
+            match failure.is_full() || failure.is_lost() {
+                true => Err(failure),
+                false => Err(Failure::because("set the owner of the copy", reason)),
+            }
+        }
+        Ok(()) => Ok(()),
+    }
+}
+
+/// Gives a link, FIFO, socket or device its owner, mode and times. `copy` is open with `O_PATH`,
+/// so that a program that replaces the name meanwhile cannot direct the changes to another file.
+pub(crate) fn copy_special(
+    options: &Options,
+    copy: &File,
+    metadata: &Metadata,
+) -> Result<(), Failure> {
+    let (user, group) = owner(options, metadata);
+    if user.is_some() || group.is_some() {
+        allowed(chownat(copy, "", user, group, AtFlags::EMPTY_PATH))?;
+    }
+    if !metadata.is_symlink() {
+        let now = copy.metadata().map_err(Failure::of("read the attributes of the copy"))?;
+        // This path names the open entry, and not its name.
+        let path = format!("/proc/self/fd/{}", copy.as_raw_fd());
+        let changed = std::fs::set_permissions(path, Permissions::from_mode(mode(metadata, &now)));
+        changed.map_err(Failure::of("set the mode of the copy"))?;
+    }
+    let set = utimensat(copy, "", &times(metadata), AtFlags::EMPTY_PATH);
+    set.map_err(Failure::of("set the times of the copy"))
+}
+
+/// Whether the copy of a file has this attribute too. Others belong to the file system of the
+/// source: labels, signatures, patterns of stripes.
+fn is_copied(name: &[u8]) -> bool {
+    const LUSTRE: [&[u8]; 7] = [b"lov", b"lma", b"lmv", b"link", b"fid", b"som", b"hsm"];
+    if let Some(rest) = name.strip_prefix(b"trusted.") {
+        return !LUSTRE.contains(&rest) && !rest.starts_with(b"overlay.");
+    }
+    (name.starts_with(b"user.") && !name.starts_with(b"user.skep."))
+        || name.starts_with(b"system.posix_acl_")
+        || name == b"security.capability"
+}
+
+/// Returns the names of the attributes of a file that copies have too.
+fn names(file: &File) -> rustix::io::Result<Vec<Vec<u8>>> {
+    match flistxattr_query(file) {
+        Ok(0) | Err(Errno::OPNOTSUPP) => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+        Ok(_) => {}
+    }
+    let mut list = vec![0_u8; LIST_LIMIT];
+    let len = flistxattr(file, &mut list[..])?;
+    let names = list[..len].split(|byte| *byte == 0).filter(|name| is_copied(name));
+    Ok(names.map(<[u8]>::to_vec).collect())
+}
+
+fn extended(source: &File, destination: &File, is_clean: bool) -> Result<(), Failure> {
+    let wanted = names(source).map_err(Failure::of("list extended attributes"))?;
+    if !is_clean {
+        // A list that the copy has inherited, or an older state, may give rights to more users.
+        let found = names(destination).map_err(Failure::of("list attributes of the copy"))?;
+        for name in found.iter().filter(|name| !wanted.contains(name)) {
+            match fremovexattr(destination, OsStr::from_bytes(name)) {
+                Ok(()) | Err(Errno::NODATA) => {}
+                Err(error) => {
+                    return Err(Failure::of("remove an extended attribute of the copy")(error));
+                }
+            }
+        }
+    }
+    if wanted.is_empty() {
+        return Ok(());
+    }
+    let mut value = vec![0_u8; VALUE_LIMIT];
+    for name in &wanted {
+        let name = OsStr::from_bytes(name);
+        let len = match fgetxattr(source, name, &mut value[..]) {
+            Ok(len) => len,
+            // A program has removed it. The check of the source's version reports the change.
+            Err(Errno::NODATA) => continue,
+            Err(error) => return Err(Failure::of("read an extended attribute")(error)),
+        };
+        match fsetxattr(destination, name, &value[..len], XattrFlags::empty()) {
+            Ok(()) => {}
+            Err(error @ (Errno::OPNOTSUPP | Errno::PERM | Errno::INVAL)) => {
+                let reason = format!(
+                    "{}: {}; --no-xattrs leaves extended attributes out",
+                    crate::failure::shown(name.as_ref()),
+                    std::io::Error::from(error)
+                );
+                return Err(Failure::because("set an extended attribute of the copy", reason));
+            }
+            Err(error) => return Err(Failure::of("set an extended attribute of the copy")(error)),
+        }
+    }
+    Ok(())
+}
+
+/// Whether a directory gives new entries an access control list.
+pub(crate) fn gives_lists(directory: &File) -> bool {
+    // An error of another kind counts as "yes": then the caller looks at each new entry.
+    let found = fgetxattr(directory, "system.posix_acl_default", &mut [0_u8; 0]);
+    !matches!(found, Err(Errno::NODATA | Errno::OPNOTSUPP))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_attributes_of_the_file_itself_are_copied() {
+        let copied = ["user.note", "system.posix_acl_access", "security.capability", "trusted.x"];
+        let left =
+            ["user.skep.pattern", "security.selinux", "security.ima", "trusted.lov", "lustre.lov"];
+        assert!(copied.iter().all(|name| is_copied(name.as_bytes())));
+        assert!(!left.iter().any(|name| is_copied(name.as_bytes())));
+    }
+
+    #[test]
+    fn program_of_another_owner_loses_its_setuid_bit() {
+        let program = tempfile::NamedTempFile::new().unwrap();
+        let other = tempfile::NamedTempFile::new().unwrap();
+        program.as_file().set_permissions(Permissions::from_mode(0o6755)).unwrap();
+        let [source, mut copy] = [&program, &other].map(|it| it.as_file().metadata().unwrap());
+        assert_eq!(mode(&source, &copy), 0o6755);
+        if is_root() {
+            fchown(other.as_file(), Some(Uid::from_raw(1)), Some(Gid::from_raw(1))).unwrap();
+            copy = other.as_file().metadata().unwrap();
+            assert_eq!(mode(&source, &copy), 0o755);
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! The parts of a copy that all threads share: options, counters, the limit of the rate, and the
+//! temporary names of this run.
+
+use crate::failure::Failure;
+use crate::outcome::Counters;
+use crate::pace::Pace;
+use crate::plan::temporary_name;
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Options of a copy.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Number of threads.
+    pub threads: usize,
+    /// Most bytes per second. `None` means no limit.
+    pub bytes_per_second: Option<u64>,
+    /// Leave out files whose copy has the length and the time of the source.
+    pub resume: bool,
+    /// Compare the bytes of each copy with its source.
+    pub verify: bool,
+    /// Sync each file and directory, before the copy gets its name.
+    pub sync: bool,
+    /// Only count.
+    pub is_dry_run: bool,
+    /// Leave out the contents of directories where another file system is mounted.
+    pub one_file_system: bool,
+    /// Set owners. Without root only groups of the user can be set.
+    pub owners: bool,
+    /// Copy extended attributes and access control lists.
+    pub xattrs: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            threads: 16,
+            bytes_per_second: None,
+            resume: false,
+            verify: false,
+            sync: true,
+            is_dry_run: false,
+            one_file_system: false,
+            owners: true,
+            xattrs: true,
+        }
+    }
+}
+
+/// The shared parts of a running copy.
+#[derive(Debug)]
+pub(crate) struct Context {
+    pub(crate) options: Options,
+    pub(crate) counters: Counters,
+    pub(crate) pace: Pace,
+    /// A random number in all temporary names of this run.
+    run: u128,
+    next_temporary: AtomicU64,
+}
+
+impl Context {
+    pub(crate) fn new(options: &Options) -> Self {
+        Self {
+            options: options.clone(),
+            counters: Counters::default(),
+            pace: Pace::new(options.bytes_per_second),
+            run: skep_env::random_u128(),
+            next_temporary: AtomicU64::new(0),
+        }
+    }
+
+    /// Returns the name of an incomplete copy, which this run has not used before and no other
+    /// run uses.
+    pub(crate) fn temporary(&self, name: &OsStr) -> OsString {
+        let number = self.next_temporary.fetch_add(1, Ordering::Relaxed);
+        temporary_name(name, self.run, number)
+    }
+
+    /// Records a problem of a source. A full or lost file system ends the copy.
+    pub(crate) fn problem(&self, path: &Path, failure: &Failure) {
+        let counters = &self.counters;
+        if failure.is_full() || failure.is_lost() {
+            counters.is_full.fetch_or(failure.is_full(), Ordering::Relaxed);
+            // Entries that other threads have begun fail for the same reason.
+            if counters.has_ended_early.swap(true, Ordering::Relaxed) {
+                return;
+            }
+        }
+        counters.problem(path, format!("cannot {}: {}", failure.what, failure.error));
+    }
+
+    /// Ends the copy early.
+    pub(crate) fn stop(&self) {
+        self.counters.has_ended_early.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether the copy ends early.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.counters.has_ended_early.load(Ordering::Relaxed)
+    }
+}

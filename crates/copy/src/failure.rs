@@ -1,0 +1,87 @@
+//! A failed operation on one entry, and the form in which paths are shown. Pure.
+
+use std::fmt::Write as _;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// A failed operation on a source or its copy.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    /// The operation, for messages: "cannot {what}: {error}".
+    pub(crate) what: &'static str,
+    pub(crate) error: io::Error,
+}
+
+impl Failure {
+    pub(crate) fn of<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> Self {
+        move |error| Self { what, error: error.into() }
+    }
+
+    /// A failure that is not an error of a system call.
+    pub(crate) fn because(what: &'static str, reason: impl Into<String>) -> Self {
+        Self { what, error: io::Error::other(reason.into()) }
+    }
+
+    /// The source is not the same as at the begin of its copy.
+    pub(crate) fn changed() -> Self {
+        Self::because("copy", "a program changed it during the copy; copy it again with --resume")
+    }
+
+    /// Whether the destination has no space left.
+    pub(crate) fn is_full(&self) -> bool {
+        use io::ErrorKind::{QuotaExceeded, StorageFull};
+        matches!(self.error.kind(), StorageFull | QuotaExceeded)
+    }
+
+    /// Whether a file system has gone, so that every later operation fails too: its mount has
+    /// ended (`ENOTCONN`, `ESHUTDOWN`), or it refuses writes after an error of its device.
+    pub(crate) fn is_lost(&self) -> bool {
+        use rustix::io::Errno;
+        let lost = [Errno::NOTCONN, Errno::SHUTDOWN, Errno::ROFS].map(Errno::raw_os_error);
+        self.error.raw_os_error().is_some_and(|it| lost.contains(&it))
+    }
+}
+
+/// Returns a path as one line of text from which the exact bytes can be read: control characters,
+/// backslashes and bytes that are not UTF-8 are escaped. A name can therefore not send commands to
+/// the terminal, and two different names never look the same.
+pub(crate) fn shown(path: &Path) -> String {
+    let mut text = String::new();
+    for chunk in path.as_os_str().as_bytes().utf8_chunks() {
+        for character in chunk.valid().chars() {
+            if character.is_control() || character == '\\' {
+                text.extend(character.escape_default());
+            } else {
+                text.push(character);
+            }
+        }
+        for byte in chunk.invalid() {
+            let _ = write!(text, "\\x{byte:02x}");
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ffi::OsStr;
+
+    #[test]
+    fn shown_path_has_no_control_characters_and_is_unique() {
+        let show = |bytes: &[u8]| shown(Path::new(OsStr::from_bytes(bytes)));
+        assert_eq!(show("/a/\u{e4} b".as_bytes()), "/a/\u{e4} b");
+        assert_eq!(show(b"a\x1b[2J\n"), "a\\u{1b}[2J\\n");
+        assert_eq!(show(b"a\xff"), "a\\xff");
+        assert_eq!(show(b"a\\xff"), "a\\\\xff");
+    }
+
+    #[test]
+    fn full_and_lost_file_systems_are_recognised() {
+        let of = |errno: rustix::io::Errno| Failure::of("write")(errno);
+        assert!(of(rustix::io::Errno::NOSPC).is_full() && of(rustix::io::Errno::DQUOT).is_full());
+        assert!(of(rustix::io::Errno::NOTCONN).is_lost() && of(rustix::io::Errno::ROFS).is_lost());
+        assert!(!of(rustix::io::Errno::IO).is_full() && !of(rustix::io::Errno::IO).is_lost());
+    }
+}

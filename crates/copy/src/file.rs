@@ -1,0 +1,111 @@
+//! Copies one regular file, or begins a large one.
+//!
+//! The bytes come from one descriptor, whose version is compared before and after. A copy gets its
+//! name only when it has all bytes and attributes, is synced, and its source is unchanged.
+
+use crate::attributes;
+use crate::data::{self, Files, is_sparse};
+use crate::failure::Failure;
+use crate::large::{Copied, Large};
+use crate::outcome::Counters;
+use crate::plan::{LARGE, Version};
+use crate::publish::Temporary;
+use crate::tree::{Directory, Entry, Seen};
+use crate::verification;
+use crate::version::{expect_complete, version_of};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::sync::Arc;
+
+/// Copies a regular file. `replaces` means that an entry with the name of the copy exists.
+pub(crate) fn copy(
+    directory: &Arc<Directory>,
+    entry: &Entry,
+    seen: &Seen,
+    replaces: bool,
+) -> Result<Copied, Failure> {
+    let context = &directory.context;
+    let counters = &context.counters;
+    let metadata = &seen.metadata;
+    if context.options.is_dry_run {
+        Counters::add(&counters.files, 1);
+        Counters::add(&counters.bytes, metadata.len().min(metadata.blocks().saturating_mul(512)));
+        return Ok(Copied::Complete(seen.identity()));
+    }
+    let source = seen.open_file(&directory.source, &entry.name)?;
+    if metadata.len() >= LARGE {
+        return Large::begin(directory, entry, source, metadata, replaces);
+    }
+    let destination = directory.destination.as_ref().expect("not in a dry run");
+    let version = version_of(metadata);
+    let temporary = Temporary::new(context, destination, entry.copy());
+    let copy = temporary.create()?;
+    copy_bytes(directory, Files { source: &source, destination: &copy }, version)?;
+    let is_clean = !destination.gives_lists;
+    attributes::copy(&context.options, &source, &copy, metadata, is_clean)?;
+    if context.options.sync {
+        copy.sync_all().map_err(Failure::of("sync"))?;
+    }
+    if context.options.verify {
+        let stored = verification::open(&destination.file, &temporary.name, &copy)?;
+        let compared = |bytes| Counters::add(&counters.verified, bytes);
+        verification::compare(&source, &stored, 0..version.len, compared)?;
+    }
+    let identity = expect_complete(&source, &copy, version)?;
+    temporary.put_in_place(identity, entry.copy(), replaces)?;
+    Counters::add(&counters.files, 1);
+    Ok(Copied::Complete(identity))
+}
+
+fn copy_bytes(directory: &Directory, files: Files<'_>, version: Version) -> Result<(), Failure> {
+    let context = &directory.context;
+    if version.len == 0 {
+        let found = files.source.read_at(&mut [0], 0).map_err(Failure::of("read"))?;
+        if found > 0 {
+            let reason = "it has bytes but the length 0: the kernel generates it at each read; \
+                          copy it with cat";
+            return Err(Failure::because("copy", reason));
+        }
+        return Ok(());
+    }
+    let is_sparse = is_sparse(files.source)?;
+    if is_sparse {
+        // Bytes after the last data are a hole.
+        let set = files.destination.set_len(version.len);
+        set.map_err(Failure::of("set the length"))?;
+    }
+    let copied = |bytes| Counters::add(&context.counters.bytes, bytes);
+    data::copy(files, 0..version.len, is_sparse, &context.pace, copied)
+}
+
+/// Compares a copy that a former run has made, if the user asks, and sets its owner and mode if
+/// the source has others now.
+pub(crate) fn check_existing(
+    directory: &Directory,
+    entry: &Entry,
+    seen: &Seen,
+    existing: &Seen,
+) -> Result<(), Failure> {
+    let context = &directory.context;
+    let options = &context.options;
+    let is_equal = attributes::are_equal(options, &seen.metadata, &existing.metadata);
+    if options.is_dry_run || (is_equal && !options.verify) {
+        return Ok(());
+    }
+    let destination = directory.destination.as_ref().expect("not in a dry run");
+    let source = seen.open_file(&directory.source, &entry.name)?;
+    let copy = existing.open_file(&destination.file, entry.copy())?;
+    let version = version_of(&seen.metadata);
+    if options.verify {
+        let stored = verification::open(&destination.file, entry.copy(), &copy)?;
+        let compared = |bytes| Counters::add(&context.counters.verified, bytes);
+        verification::compare(&source, &stored, 0..version.len, compared)?;
+        expect_complete(&source, &copy, version)?;
+    }
+    if !is_equal {
+        attributes::copy(options, &source, &copy, &seen.metadata, false)?;
+        if options.sync {
+            copy.sync_all().map_err(Failure::of("sync"))?;
+        }
+    }
+    Ok(())
+}

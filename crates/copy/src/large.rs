@@ -1,0 +1,219 @@
+//! Copies a large file in pieces, several at a time.
+//!
+//! The pieces are written to an incomplete copy next to the final name. After the sync of a piece,
+//! its number is added to a list in another file. A run that continues copies only the other
+//! pieces, if the list belongs to the same version of the source and to this incomplete copy. The
+//! last piece sets the attributes, and gives the copy its name.
+//!
+//! # Hazard: a failed write that another thread sees
+//! The kernel reports a failed write of pages to one sync of each descriptor. If two pieces shared
+//! a descriptor, the sync of the one could get the error of the other, and the lost piece would be
+//! listed as finished. So each piece has a descriptor of its own, which is open before its writes.
+
+use crate::attributes;
+use crate::data::{self, Files, is_sparse};
+use crate::failure::Failure;
+use crate::outcome::Counters;
+use crate::partial::Partial;
+use crate::plan::{Version, piece, piece_count};
+use crate::publish::put_in_place;
+use crate::tree::{Directory, Entry};
+use crate::verification;
+use crate::version::{Identity, expect_complete, expect_unchanged, version_of};
+use std::cell::Cell;
+use std::ffi::OsString;
+use std::fs::{File, Metadata};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// A large file whose pieces are being copied.
+#[derive(Debug)]
+pub(crate) struct Large {
+    pub(crate) directory: Arc<Directory>,
+    pub(crate) name: OsString,
+    pub(crate) copy_name: OsString,
+    source: File,
+    pub(crate) metadata: Metadata,
+    pub(crate) version: Version,
+    is_sparse: bool,
+    /// Whether an entry with the name of the copy exists.
+    replaces: bool,
+    partial: Partial,
+    /// The next piece that no thread has taken.
+    next: AtomicU64,
+    /// Pieces that are not complete yet.
+    left: AtomicU64,
+    /// Whether a piece has failed. Then the others are left out, and a later run copies them.
+    has_failed: AtomicBool,
+}
+
+/// The state of a regular file after the work of the thread that found it.
+#[derive(Debug)]
+pub(crate) enum Copied {
+    /// The copy has its name.
+    Complete(Identity),
+    /// Threads copy its pieces.
+    Begun(Arc<Large>),
+}
+
+/// The state of a file after one piece.
+#[derive(Debug)]
+pub(crate) enum Step {
+    /// There may be more pieces.
+    More,
+    /// Other threads copy the last pieces, or the file has failed.
+    End,
+    /// The copy has its name.
+    Complete(Identity),
+}
+
+impl Large {
+    /// Opens the incomplete copy, and prepares the work of its missing pieces.
+    pub(crate) fn begin(
+        directory: &Arc<Directory>,
+        entry: &Entry,
+        source: File,
+        metadata: &Metadata,
+        replaces: bool,
+    ) -> Result<Copied, Failure> {
+        let options = &directory.context.options;
+        let version = version_of(metadata);
+        let destination = directory.destination.as_ref().expect("not in a dry run");
+        let parent = &destination.file;
+        let partial = Partial::open(parent, entry.copy(), version, options.resume)?;
+        let left = match options.verify {
+            true => piece_count(version.len),
+            false => partial.finished.iter().filter(|it| !**it).count() as u64,
+        };
+        let missing = (0..piece_count(version.len)).filter(|it| !partial.is_finished(*it));
+        let bytes = missing.map(|it| piece(it, version.len)).map(|it| it.end - it.start).sum();
+        Counters::add(&directory.context.counters.pending_bytes, bytes);
+        let large = Self {
+            directory: directory.clone(),
+            name: entry.name.clone(),
+            copy_name: entry.copy().to_owned(),
+            is_sparse: is_sparse(&source)?,
+            source,
+            metadata: metadata.clone(),
+            version,
+            replaces,
+            partial,
+            next: AtomicU64::new(0),
+            left: AtomicU64::new(left),
+            has_failed: AtomicBool::new(false),
+        };
+        match left {
+            0 => large.complete().map(Copied::Complete),
+            _ => Ok(Copied::Begun(Arc::new(large))),
+        }
+    }
+
+    /// Returns the path of the source, for messages.
+    pub(crate) fn shown(&self) -> PathBuf {
+        self.directory.shown().join(&self.name)
+    }
+
+    /// Copies the next piece. The last piece completes the file. Only the first error of a file is
+    /// returned.
+    pub(crate) fn step(&self) -> Result<Step, Failure> {
+        let Some(index) = self.take() else { return Ok(Step::End) };
+        let result =
+            self.copy_piece(index).and_then(|()| match self.left.fetch_sub(1, Ordering::AcqRel) {
+                1 => self.complete().map(Step::Complete),
+                _ => Ok(Step::More),
+            });
+        match result {
+            Err(failure) if !self.has_failed.swap(true, Ordering::AcqRel) => Err(failure),
+            Err(_) => Ok(Step::End),
+            Ok(step) => Ok(step),
+        }
+    }
+
+    fn take(&self) -> Option<u64> {
+        let verify = self.directory.context.options.verify;
+        loop {
+            if self.has_failed.load(Ordering::Acquire) {
+                return None;
+            }
+            let index = self.next.fetch_add(1, Ordering::Relaxed);
+            if index >= piece_count(self.version.len) {
+                return None;
+            }
+            if verify || !self.partial.is_finished(index) {
+                return Some(index);
+            }
+        }
+    }
+
+    fn parent(&self) -> &File {
+        &self.directory.destination.as_ref().expect("not in a dry run").file
+    }
+
+    fn copy_piece(&self, index: u64) -> Result<(), Failure> {
+        let context = &self.directory.context;
+        let range = piece(index, self.version.len);
+        if !self.partial.is_finished(index) {
+            let copy = self.partial.reopen(self.parent())?;
+            let files = Files { source: &self.source, destination: &copy };
+            let (seen, len) = (Cell::new(0), range.end - range.start);
+            let pending = &context.counters.pending_bytes;
+            let copied = |bytes| {
+                seen.set(seen.get() + bytes);
+                Counters::add(&context.counters.bytes, bytes);
+                pending.fetch_sub(bytes, Ordering::Relaxed);
+            };
+            let result = data::copy(files, range.clone(), self.is_sparse, &context.pace, copied);
+            // Holes were not copied.
+            pending.fetch_sub(len - seen.into_inner().min(len), Ordering::Relaxed);
+            result?;
+            if let Err(error) = copy.sync_data() {
+                self.partial.discard(self.parent());
+                return Err(Failure::of("sync")(error));
+            }
+            self.expect_unchanged()?;
+            self.partial.note(index)?;
+        }
+        if context.options.verify {
+            let compared = |bytes| Counters::add(&context.counters.verified, bytes);
+            let name = &self.partial.name;
+            let stored = verification::open(self.parent(), name, &self.partial.copy)?;
+            let result = verification::compare(&self.source, &stored, range, compared);
+            if result.is_err() {
+                self.partial.discard(self.parent());
+            }
+            result?;
+        }
+        Ok(())
+    }
+
+    /// Fails if the source is another version now. Then no later run can use the pieces.
+    fn expect_unchanged(&self) -> Result<(), Failure> {
+        let result = expect_unchanged(&self.source, self.version);
+        if result.is_err() {
+            self.partial.discard(self.parent());
+        }
+        result
+    }
+
+    fn complete(&self) -> Result<Identity, Failure> {
+        let directory = &self.directory;
+        let destination = directory.destination.as_ref().expect("not in a dry run");
+        let options = &directory.context.options;
+        let copy = &self.partial.copy;
+        // The pieces were synced already. This descriptor sees every failed write of this run.
+        let is_clean = !destination.gives_lists;
+        attributes::copy(options, &self.source, copy, &self.metadata, is_clean)?;
+        if let Err(error) = copy.sync_all() {
+            self.partial.discard(&destination.file);
+            return Err(Failure::of("sync")(error));
+        }
+        self.expect_unchanged()?;
+        let identity = expect_complete(&self.source, copy, self.version)?;
+        let name = &self.partial.name;
+        put_in_place(destination, name, identity, &self.copy_name, self.replaces)?;
+        self.partial.remove_list(&destination.file)?;
+        Counters::add(&directory.context.counters.files, 1);
+        Ok(identity)
+    }
+}

@@ -1,0 +1,213 @@
+//! Hard links: which names of the source lead to the same file, and the links of their copies.
+//!
+//! The first name of a file is copied. Other names wait for it, and become links to its copy. An
+//! inode number is not enough to recognise a file: a file system uses the number of a removed file
+//! again. So a name is linked only if its file has also the version (length, times) of the file
+//! that was copied, and the copy is still the file that this run has written.
+
+use crate::failure::Failure;
+use crate::plan::Version;
+use crate::publish::Temporary;
+use crate::tree::{Destination, Directory, Entry, open_below};
+use crate::version::Identity;
+use rustix::fs::{AtFlags, FileType, linkat};
+use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+
+/// Most files with several names that are remembered at a time, with about 300 bytes each. A file
+/// is forgotten when all its names were found.
+const MOST_FILES: usize = 8 << 20;
+/// Most names that wait for the copy of their file.
+const MOST_WAITING: usize = 1 << 20;
+
+/// A copy that other names can be linked to.
+#[derive(Debug)]
+pub(crate) struct Finished {
+    pub(crate) pair: usize,
+    /// The path of its directory below the directory that contains the top of the destination.
+    pub(crate) directory: PathBuf,
+    pub(crate) name: OsString,
+    pub(crate) copy: Identity,
+}
+
+/// A name that waits for the copy of its file.
+#[derive(Debug)]
+pub(crate) struct Waiting {
+    pub(crate) parent: Arc<Directory>,
+    pub(crate) entry: Entry,
+    pub(crate) kind: FileType,
+}
+
+#[derive(Debug)]
+struct Known {
+    version: Version,
+    /// Names that were not found yet.
+    names_left: u64,
+    /// `None` means that a thread copies the file.
+    finished: Option<Arc<Finished>>,
+    waiting: Vec<Waiting>,
+}
+
+/// The task of the caller for a name of a file.
+#[derive(Debug)]
+pub(crate) enum Claim {
+    /// Copy the file, and call [`Links::finish`] or [`Links::fail`].
+    Copy,
+    /// Nothing: the name waits.
+    Wait,
+    /// Link the name to this copy.
+    Link(Arc<Finished>),
+}
+
+/// All files with several names. The lock protects the map, and is held for one operation on it.
+#[derive(Debug, Default)]
+pub(crate) struct Links {
+    files: Mutex<HashMap<(u64, u64), Known>>,
+}
+
+fn key(version: Version) -> (u64, u64) {
+    (version.device, version.inode)
+}
+
+impl Links {
+    /// Decides about a name of a file with `names` names. Takes the unit from `waiting` if the name
+    /// has to wait.
+    pub(crate) fn claim(
+        &self,
+        version: Version,
+        names: u64,
+        waiting: &mut Option<Waiting>,
+    ) -> Result<Claim, Failure> {
+        let mut files = self.files.lock().expect("no thread panics with this lock");
+        let count = files.len();
+        let Some(known) = files.get_mut(&key(version)) else {
+            if count >= MOST_FILES {
+                let reason = format!(
+                    "the source has more than {MOST_FILES} files with names outside of it; \
+                     copy parts of it by themselves"
+                );
+                return Err(Failure::because("remember its hard links", reason));
+            }
+            let names_left = names.saturating_sub(1);
+            let known = Known { version, names_left, finished: None, waiting: Vec::new() };
+            files.insert(key(version), known);
+            return Ok(Claim::Copy);
+        };
+        if known.version != version {
+            // Another file with the number of a removed one, or the same file with other bytes.
+            return Err(Failure::changed());
+        }
+        match &known.finished {
+            Some(finished) => {
+                let finished = finished.clone();
+                known.names_left = known.names_left.saturating_sub(1);
+                if known.names_left == 0 {
+                    files.remove(&key(version));
+                }
+                Ok(Claim::Link(finished))
+            }
+            None if known.waiting.len() >= MOST_WAITING => {
+                let reason = format!("more than {MOST_WAITING} names wait for this file");
+                Err(Failure::because("remember its hard links", reason))
+            }
+            None => {
+                known.waiting.extend(waiting.take());
+                Ok(Claim::Wait)
+            }
+        }
+    }
+
+    /// Records the copy of a file, and returns the names that have waited for it.
+    pub(crate) fn finish(&self, version: Version, finished: Finished) -> Vec<Waiting> {
+        let mut files = self.files.lock().expect("no thread panics with this lock");
+        let Some(known) = files.get_mut(&key(version)) else { return Vec::new() };
+        known.finished = Some(Arc::new(finished));
+        let waiting = std::mem::take(&mut known.waiting);
+        if known.names_left == 0 {
+            files.remove(&key(version));
+        }
+        waiting
+    }
+
+    /// Forgets a file whose copy has failed. The first name that waited is copied next.
+    pub(crate) fn fail(&self, version: Version) -> Vec<Waiting> {
+        let mut files = self.files.lock().expect("no thread panics with this lock");
+        files.remove(&key(version)).map(|it| it.waiting).unwrap_or_default()
+    }
+
+    /// Drops all names that wait, when the copy ends early.
+    pub(crate) fn forget(&self) {
+        let files = std::mem::take(&mut *self.files.lock().expect("no thread panics"));
+        // Names keep directories open, which report problems when they are dropped.
+        drop(files);
+    }
+}
+
+/// Creates a hard link to a copy. `top` contains the top of the destination of the first name.
+pub(crate) fn link(
+    directory: &Directory,
+    name: &OsStr,
+    finished: &Finished,
+    top: &File,
+    replaces: bool,
+) -> Result<(), Failure> {
+    let destination: &Destination = directory.destination.as_ref().expect("not in a dry run");
+    let first = open_below(top, &finished.directory)?;
+    let temporary = Temporary::new(&directory.context, destination, name);
+    let (new, flags) = (&destination.file, AtFlags::empty());
+    let linked = linkat(&first, &finished.name, new, &temporary.name, flags);
+    linked.map_err(Failure::of("create the hard link"))?;
+    if temporary.open()?.identity() != finished.copy {
+        let reason = "another program has replaced the first name; copy it again with --resume";
+        return Err(Failure::because("create the hard link", reason));
+    }
+    temporary.put_in_place(finished.copy, name, replaces)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const VERSION: Version =
+        Version { device: 1, inode: 2, len: 3, modified: (4, 5), changed: (6, 7) };
+
+    fn finished() -> Finished {
+        let copy = Identity { device: 1, inode: 9 };
+        Finished { pair: 0, directory: PathBuf::new(), name: "a".into(), copy }
+    }
+
+    #[test]
+    fn file_with_a_reused_inode_is_not_linked() {
+        let links = Links::default();
+        assert!(matches!(links.claim(VERSION, 2, &mut None), Ok(Claim::Copy)));
+        assert!(matches!(links.claim(VERSION, 2, &mut None), Ok(Claim::Wait)));
+        links.finish(VERSION, finished());
+        let other = Version { changed: (6, 8), ..VERSION };
+        assert!(links.claim(other, 2, &mut None).is_err());
+        assert!(matches!(links.claim(VERSION, 2, &mut None), Ok(Claim::Link(_))));
+    }
+
+    #[test]
+    fn file_is_forgotten_when_all_names_were_found() {
+        let links = Links::default();
+        for name in 0..3 {
+            let claim = links.claim(VERSION, 3, &mut None).unwrap();
+            assert_eq!(matches!(claim, Claim::Copy), name == 0);
+            if name == 0 {
+                links.finish(VERSION, finished());
+            }
+        }
+        assert!(links.files.lock().unwrap().is_empty());
+    }
+
+    #[test]
+    fn next_name_is_copied_when_the_first_has_failed() {
+        let links = Links::default();
+        assert!(matches!(links.claim(VERSION, 2, &mut None), Ok(Claim::Copy)));
+        links.fail(VERSION);
+        assert!(matches!(links.claim(VERSION, 2, &mut None), Ok(Claim::Copy)));
+    }
+}

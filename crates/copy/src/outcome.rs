@@ -1,0 +1,198 @@
+//! Counts, problems and progress of a copy. Pure.
+
+use crate::failure::shown;
+use serde::Serialize;
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Most problems that are kept with their texts. All are counted.
+const MOST_PROBLEMS: usize = 1000;
+
+/// An entry that could not be copied, or not completely.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Problem {
+    /// Path of the source. Control characters, backslashes and bytes that are not UTF-8 are
+    /// escaped.
+    pub path: String,
+    /// The reason.
+    pub problem: String,
+}
+
+/// The result of a copy.
+#[derive(Debug, Default, Serialize)]
+pub struct Outcome {
+    /// Whether only a listing was asked for.
+    pub is_dry_run: bool,
+    /// Regular files that were copied.
+    pub files: u64,
+    /// Directories.
+    pub directories: u64,
+    /// Symbolic links, hard links, FIFOs and devices that were copied.
+    pub others: u64,
+    /// Entries that were complete at the destination already.
+    pub skipped: u64,
+    /// Bytes of files that were copied, without holes.
+    pub bytes: u64,
+    /// Bytes that were compared with the source afterwards.
+    pub verified_bytes: u64,
+    /// Number of problems.
+    pub problem_count: u64,
+    /// The first problems.
+    pub problems: Vec<Problem>,
+    /// Whether the copy ended early because the destination is full.
+    pub is_full: bool,
+    /// Whether the copy ended early: the destination is full, or a file system was lost.
+    pub has_ended_early: bool,
+    /// Duration.
+    pub seconds: f64,
+}
+
+/// Counters that all threads update.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) files: AtomicU64,
+    pub(crate) directories: AtomicU64,
+    pub(crate) others: AtomicU64,
+    pub(crate) skipped: AtomicU64,
+    pub(crate) bytes: AtomicU64,
+    pub(crate) verified: AtomicU64,
+    /// Entries that the walk has found.
+    pub(crate) found: AtomicU64,
+    /// Directories that the walk has found and not read yet.
+    pub(crate) unread: AtomicU64,
+    /// Bytes of large files that have been begun and are not copied yet.
+    pub(crate) pending_bytes: AtomicU64,
+    pub(crate) is_full: AtomicBool,
+    pub(crate) has_ended_early: AtomicBool,
+    problem_count: AtomicU64,
+    /// The lock protects only this list and is held for one insertion.
+    problems: Mutex<Vec<Problem>>,
+}
+
+impl Counters {
+    pub(crate) fn add(counter: &AtomicU64, number: u64) {
+        counter.fetch_add(number, Ordering::Relaxed);
+    }
+
+    pub(crate) fn problem(&self, path: &Path, problem: String) {
+        self.problem_count.fetch_add(1, Ordering::Relaxed);
+        let mut problems = self.problems.lock().expect("no thread panics with this lock");
+        if problems.len() < MOST_PROBLEMS {
+            problems.push(Problem { path: shown(path), problem });
+        }
+    }
+
+    pub(crate) fn progress(&self, elapsed: Duration) -> Progress {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Progress {
+            done: get(&self.files) + get(&self.others) + get(&self.skipped),
+            found: get(&self.found),
+            is_walking: get(&self.unread) > 0,
+            bytes: get(&self.bytes),
+            pending_bytes: get(&self.pending_bytes),
+            problems: get(&self.problem_count),
+            elapsed,
+        }
+    }
+
+    pub(crate) fn outcome(&self, is_dry_run: bool, elapsed: Duration) -> Outcome {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let mut problems = self.problems.lock().expect("no thread panics with this lock").clone();
+        problems.sort_by(|a, b| a.path.cmp(&b.path));
+        Outcome {
+            is_dry_run,
+            files: get(&self.files),
+            directories: get(&self.directories),
+            others: get(&self.others),
+            skipped: get(&self.skipped),
+            bytes: get(&self.bytes),
+            verified_bytes: get(&self.verified),
+            problem_count: get(&self.problem_count),
+            problems,
+            is_full: self.is_full.load(Ordering::Relaxed),
+            has_ended_early: self.has_ended_early.load(Ordering::Relaxed),
+            seconds: elapsed.as_secs_f64(),
+        }
+    }
+}
+
+/// The state of a running copy.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Progress {
+    /// Entries that are complete, without directories.
+    pub done: u64,
+    /// Entries that the walk has found, without directories.
+    pub found: u64,
+    /// Whether the walk may find more.
+    pub is_walking: bool,
+    /// Bytes that were copied.
+    pub bytes: u64,
+    /// Bytes of large files that have been begun and are not copied yet.
+    pub pending_bytes: u64,
+    /// Number of problems.
+    pub problems: u64,
+    /// Time since the start.
+    pub elapsed: Duration,
+}
+
+impl Progress {
+    /// Returns the mean rate, in bytes per second.
+    pub fn rate(&self) -> f64 {
+        self.bytes as f64 / self.elapsed.as_secs_f64().max(0.001)
+    }
+
+    /// Returns the time left at the mean rates until now. `None` means that it cannot be estimated
+    /// yet: the walk goes on, or nothing is complete.
+    pub fn time_left(&self) -> Option<Duration> {
+        let remaining = self.found.saturating_sub(self.done + self.problems);
+        if self.is_walking || (self.done == 0 && self.bytes == 0) {
+            return None;
+        }
+        let entries = match self.done {
+            0 => 0.0,
+            done => remaining as f64 * self.elapsed.as_secs_f64() / done as f64,
+        };
+        let bytes = self.pending_bytes as f64 / self.rate().max(1.0);
+        // With large files under way, the entries behind them say little.
+        let seconds = if self.pending_bytes > 0 { bytes } else { entries };
+        Duration::try_from_secs_f64(seconds).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_left_follows_from_bytes_or_entries() {
+        let elapsed = Duration::from_secs(10);
+        let progress = Progress {
+            done: 100,
+            found: 300,
+            is_walking: false,
+            bytes: 1000,
+            pending_bytes: 0,
+            problems: 0,
+            elapsed,
+        };
+        assert_eq!(progress.time_left(), Some(Duration::from_secs(20)));
+        let large = Progress { pending_bytes: 500, ..progress.clone() };
+        assert_eq!(large.time_left(), Some(Duration::from_secs(5)));
+        let walking = Progress { is_walking: true, ..progress.clone() };
+        assert_eq!(walking.time_left(), None);
+        let begun = Progress { done: 0, bytes: 0, ..progress };
+        assert_eq!(begun.time_left(), None);
+    }
+
+    #[test]
+    fn all_problems_are_counted_and_the_first_are_kept() {
+        let counters = Counters::default();
+        for number in 0..1500 {
+            counters.problem(Path::new("a"), number.to_string());
+        }
+        let outcome = counters.outcome(false, Duration::ZERO);
+        assert_eq!((outcome.problem_count, outcome.problems.len()), (1500, MOST_PROBLEMS));
+    }
+}

@@ -1,0 +1,53 @@
+//! The limit of the rate, for all threads together.
+
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+/// Delays threads so that all of them together stay below the limit.
+#[derive(Debug)]
+pub(crate) struct Pace {
+    bytes_per_second: Option<u64>,
+    /// The time at which all bytes that were granted until now may have been copied. The lock is
+    /// held for one computation.
+    granted_until: Mutex<Instant>,
+}
+
+impl Pace {
+    /// `None` means no limit.
+    pub(crate) fn new(bytes_per_second: Option<u64>) -> Self {
+        Self { bytes_per_second, granted_until: Mutex::new(Instant::now()) }
+    }
+
+    /// Waits until the thread may copy a number of bytes.
+    pub(crate) fn take(&self, bytes: u64) {
+        if let Some(rate) = self.bytes_per_second {
+            let delay = self.reserve(bytes, rate, Instant::now());
+            std::thread::sleep(delay);
+        }
+    }
+
+    /// Reserves the time of some bytes, and returns the delay until this time begins.
+    fn reserve(&self, bytes: u64, rate: u64, now: Instant) -> Duration {
+        let mut until = self.granted_until.lock().expect("no thread panics with this lock");
+        let start = (*until).max(now);
+        *until = start + Duration::from_secs_f64(bytes as f64 / rate.max(1) as f64);
+        start - now
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn later_bytes_wait_for_the_time_of_earlier_bytes() {
+        let pace = Pace::new(Some(100));
+        let now = Instant::now() + Duration::from_secs(1);
+        assert_eq!(pace.reserve(50, 100, now), Duration::ZERO);
+        assert_eq!(pace.reserve(100, 100, now), Duration::from_millis(500));
+        assert_eq!(pace.reserve(1, 100, now), Duration::from_millis(1500));
+        // Unused time is not saved up.
+        let later = now + Duration::from_secs(60);
+        assert_eq!(pace.reserve(1, 100, later), Duration::ZERO);
+    }
+}

@@ -1,0 +1,114 @@
+//! Temporary names of copies, and the step that gives a complete copy its name.
+//!
+//! A copy is written under a temporary name, so that no other name ever leads to a part of a file,
+//! and an entry that it replaces stays until then. The rename is checked: the temporary name must
+//! lead to the file that this run has written.
+
+use crate::context::Context;
+use crate::failure::Failure;
+use crate::tree::{Destination, Seen};
+use crate::version::Identity;
+use rustix::fs::{AtFlags, Mode, OFlags, RenameFlags, openat, renameat, renameat_with, unlinkat};
+use rustix::io::Errno;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+
+/// A temporary name, which is removed unless its copy is put in place.
+#[derive(Debug)]
+pub(crate) struct Temporary<'a> {
+    destination: &'a Destination,
+    pub(crate) name: OsString,
+    is_in_place: bool,
+}
+
+impl<'a> Temporary<'a> {
+    /// Chooses a name for the incomplete copy of `name`. The caller creates the entry.
+    pub(crate) fn new(context: &Context, destination: &'a Destination, name: &OsStr) -> Self {
+        Self { destination, name: context.temporary(name), is_in_place: false }
+    }
+
+    /// Creates a regular file with this name. Only its owner may open it.
+    pub(crate) fn create(&self) -> Result<File, Failure> {
+        create(&self.destination.file, &self.name)
+    }
+
+    /// Returns the entry with this name.
+    pub(crate) fn open(&self) -> Result<Seen, Failure> {
+        let seen = Seen::open(&self.destination.file, &self.name)?;
+        seen.ok_or_else(|| Failure::because("create the copy", "another program has removed it"))
+    }
+
+    /// Gives the copy its name. `replaces` means that an entry of this name may exist.
+    pub(crate) fn put_in_place(
+        mut self,
+        copy: Identity,
+        name: &OsStr,
+        replaces: bool,
+    ) -> Result<(), Failure> {
+        put_in_place(self.destination, &self.name, copy, name, replaces)?;
+        self.is_in_place = true;
+        Ok(())
+    }
+}
+
+impl Drop for Temporary<'_> {
+    fn drop(&mut self) {
+        if !self.is_in_place {
+            // The caller reports the first error. A later run removes the rest.
+            let _ = unlinkat(&self.destination.file, &self.name, AtFlags::empty());
+        }
+    }
+}
+
+/// Creates a regular file. Only its owner may open it.
+pub(crate) fn create(parent: &File, name: &OsStr) -> Result<File, Failure> {
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = openat(parent, name, flags, Mode::RUSR | Mode::WUSR);
+    file.map(File::from).map_err(Failure::of("create the copy"))
+}
+
+/// Renames an incomplete copy to its name.
+pub(crate) fn put_in_place(
+    destination: &Destination,
+    incomplete: &OsStr,
+    copy: Identity,
+    name: &OsStr,
+    replaces: bool,
+) -> Result<(), Failure> {
+    let parent = &destination.file;
+    // Other users cannot enter a directory that this run has created.
+    let expect = |name: &OsStr| match destination.is_new {
+        true => Ok(()),
+        false => expect_identity(parent, name, copy),
+    };
+    expect(incomplete)?;
+    let failed = Failure::of("put the copy in its place");
+    if replaces {
+        renameat(parent, incomplete, parent, name).map_err(failed)?;
+    } else {
+        match renameat_with(parent, incomplete, parent, name, RenameFlags::NOREPLACE) {
+            Ok(()) => {}
+            // The name was free a moment ago.
+            Err(Errno::EXIST) => {
+                let reason = "another entry has this name at the destination now; \
+                              names there may not differ by case only";
+                return Err(Failure::because("put the copy in its place", reason));
+            }
+            Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
+                renameat(parent, incomplete, parent, name).map_err(failed)?;
+            }
+            Err(error) => return Err(failed(error)),
+        }
+    }
+    expect(name)
+}
+
+fn expect_identity(parent: &File, name: &OsStr, copy: Identity) -> Result<(), Failure> {
+    match Seen::open(parent, name)? {
+        Some(seen) if seen.identity() == copy => Ok(()),
+        _ => {
+            let reason = "another program has replaced it; copy it again with --resume";
+            Err(Failure::because("put the copy in its place", reason))
+        }
+    }
+}

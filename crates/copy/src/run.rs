@@ -1,0 +1,324 @@
+//! The threads of a copy and their queue of work.
+//!
+//! Threads take the newest unit first. So they finish a directory before they open its neighbours,
+//! and few directories are open at a time.
+
+use crate::context::{Context, Options};
+use crate::failure::Failure;
+use crate::links::Links;
+use crate::outcome::{Outcome, Progress};
+use crate::plan::{Pair, is_temporary_of};
+use crate::tree::{self, Destination, Directory, Entry, Seen};
+use crate::walk::{Walk, Work};
+use rustix::fs::{FileType, FlockOperation, flock};
+use rustix::io::Errno;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use skep_types::{Error, ErrorCode, Result};
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+/// Time between two reports of the progress.
+const REPORT: Duration = Duration::from_secs(1);
+
+#[derive(Debug, Default)]
+struct Queue {
+    work: Vec<Work>,
+    /// Threads that work on a unit, and may add others.
+    busy: usize,
+    has_ended: bool,
+}
+
+/// A running copy.
+#[derive(Debug)]
+struct Run {
+    walk: Walk,
+    /// The lock protects the queue. It is never held during a system call on a file.
+    queue: Mutex<Queue>,
+    changed: Condvar,
+}
+
+/// The directories around a source and its copy.
+#[derive(Debug)]
+struct Top {
+    parent: Arc<Directory>,
+    entry: Entry,
+    kind: FileType,
+}
+
+/// Copies all pairs, and calls `report` each second.
+///
+/// # Errors
+/// - `NotFound` or `Io` if a source or the directory of a destination cannot be opened. Nothing was
+///   copied then.
+/// - `InvalidArgument` if a destination is in a source, or a source is in its destination.
+/// - `Busy` if another copy to the same destination runs on this host.
+///
+/// Problems of single entries are in the outcome.
+pub fn copy(pairs: &[Pair], options: &Options, report: &dyn Fn(&Progress)) -> Result<Outcome> {
+    let begin = Instant::now();
+    raise_descriptor_limit();
+    let context = Arc::new(Context::new(options));
+    for (source, destination) in pairs.iter().flat_map(|a| pairs.iter().map(move |b| (a, b))) {
+        refuse_inside(&source.source, &destination.destination)?;
+    }
+    let mut tops = Vec::new();
+    for (number, pair) in pairs.iter().enumerate() {
+        tops.push(top(&context, number, pair)?);
+    }
+    let destination = |top: &Top| top.parent.destination.as_ref().map(|it| it.file.try_clone());
+    let destinations: Vec<_> =
+        tops.iter().map(|it| destination(it).transpose()).collect::<std::io::Result<_>>()?;
+    let walk = Walk { context: context.clone(), links: Links::default(), tops: destinations };
+    let mut run = Run { walk, queue: Mutex::default(), changed: Condvar::new() };
+    // Directories that were opened must stay as they are.
+    let locks = run.begin(&tops).inspect_err(|_| context.stop())?;
+    std::thread::scope(|scope| {
+        for _ in 0..options.threads.max(1) {
+            scope.spawn(|| run.work());
+        }
+        let mut reported = begin;
+        loop {
+            let queue = run.queue.lock().expect("no thread panics with this lock");
+            if queue.has_ended {
+                break;
+            }
+            drop(run.changed.wait_timeout(queue, REPORT));
+            if reported.elapsed() >= REPORT {
+                report(&context.counters.progress(begin.elapsed()));
+                reported = Instant::now();
+            }
+        }
+    });
+    drop(locks);
+    // Directories that were not finished report nothing: the copy has ended early then.
+    run.walk.links.forget();
+    drop(run);
+    for it in &tops {
+        if let Err(failure) = finish_top(&context, it) {
+            context.problem(&it.parent.shown().join(&it.entry.name), &failure);
+        }
+    }
+    Ok(context.counters.outcome(options.is_dry_run, begin.elapsed()))
+}
+
+/// Allows as many open files as the system permits: each directory on the way to an entry is open.
+fn raise_descriptor_limit() {
+    let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
+    if current != maximum {
+        // With fewer descriptors only very deep trees fail, and report it.
+        let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
+    }
+}
+
+/// Refuses a copy into its own source, which would never end.
+fn refuse_inside(source: &Path, destination: &Path) -> Result<()> {
+    let named = |error: std::io::Error| {
+        Error::from(error).within(format!("cannot copy {}", source.display()))
+    };
+    if source.symlink_metadata().map_err(named)?.is_symlink() {
+        return Ok(());
+    }
+    let real = source.canonicalize().map_err(named)?;
+    let mut existing = std::path::absolute(destination).map_err(named)?;
+    while !existing.exists() && existing.pop() {}
+    if !existing.canonicalize().map_err(named)?.starts_with(&real) {
+        return Ok(());
+    }
+    let what = format!(
+        "cannot copy {} to {}: the destination is the source or in it; name a destination outside",
+        source.display(),
+        destination.display()
+    );
+    Err(Error::new(ErrorCode::InvalidArgument, what))
+}
+
+/// Splits a path into its directory and its name there. A path without a name, such as `/` or `..`,
+/// has the name `.`.
+fn parent_and_name(path: &Path) -> (PathBuf, &OsStr) {
+    match path.file_name() {
+        Some(name) => (path.parent().unwrap_or(Path::new("")).to_owned(), name),
+        None => (path.to_owned(), OsStr::new(".")),
+    }
+}
+
+fn named(path: &Path) -> impl Fn(Failure) -> Error {
+    let path = path.display().to_string();
+    move |failure: Failure| {
+        let context = format!("cannot {} {path}", failure.what);
+        Error::from(failure.error).within(context)
+    }
+}
+
+/// Opens the directories around a source and its copy.
+fn top(context: &Arc<Context>, number: usize, pair: &Pair) -> Result<Top> {
+    let (source_parent, name) = parent_and_name(&pair.source);
+    let (copy_parent, copy) = parent_and_name(&pair.destination);
+    let source = tree::open_named(&source_parent).map_err(named(&source_parent))?;
+    let seen = Seen::open(&source, name).map_err(named(&pair.source))?;
+    let kind = seen.as_ref().map(Seen::kind).ok_or_else(|| {
+        let what = format!("cannot copy {}: it does not exist", pair.source.display());
+        Error::new(ErrorCode::NotFound, what)
+    })?;
+    let is_dry_run = context.options.is_dry_run;
+    if !is_dry_run && !copy_parent.as_os_str().is_empty() {
+        std::fs::create_dir_all(&copy_parent).map_err(|error| {
+            let what = format!("cannot create the directory {}", copy_parent.display());
+            Error::from(error).within(what)
+        })?;
+    }
+    let destination = match tree::open_named(&copy_parent) {
+        Ok(file) => Some(Destination::new(file, false).map_err(named(&copy_parent))?),
+        Err(_) if is_dry_run => None,
+        Err(failure) => return Err(named(&copy_parent)(failure)),
+    };
+    let before = source.metadata()?;
+    let parent = Arc::new(Directory {
+        context: context.clone(),
+        parent: None,
+        pair: number,
+        name: source_parent.into_os_string(),
+        copy_name: None,
+        source,
+        before,
+        destination,
+        has_failed: AtomicBool::new(false),
+    });
+    let copy_name = (copy != name).then(|| copy.to_owned());
+    Ok(Top { parent, entry: Entry { name: name.to_owned(), copy_name }, kind })
+}
+
+/// Removes incomplete copies that killed runs have left beside the top, and syncs its directory.
+fn finish_top(context: &Context, top: &Top) -> std::result::Result<(), Failure> {
+    let Some(destination) = top.parent.destination.as_ref() else { return Ok(()) };
+    if context.options.is_dry_run || context.is_stopped() {
+        return Ok(());
+    }
+    if top.kind != FileType::Directory {
+        let failed = || Failure::of("list the directory of the copy");
+        for entry in rustix::fs::Dir::read_from(&destination.file).map_err(failed())? {
+            let name = entry.map_err(failed())?.file_name().to_bytes().to_vec();
+            let name = OsString::from_vec(name);
+            if is_temporary_of(&name, top.entry.copy()) {
+                tree::remove_leftover(&destination.file, &name)?;
+            }
+        }
+    }
+    match context.options.sync {
+        true => destination.file.sync_all().map_err(Failure::of("sync the directory")),
+        false => Ok(()),
+    }
+}
+
+impl Run {
+    /// Creates the copies of all tops that are directories, before anything is copied into them.
+    /// Returns the locks on them.
+    fn begin(&mut self, tops: &[Top]) -> Result<Vec<File>> {
+        let mut locks = Vec::new();
+        for it in tops {
+            tree::count_found(&self.walk.context.counters, it.kind);
+            let (parent, entry) = (it.parent.clone(), &it.entry);
+            let shown = parent.shown().join(&entry.name);
+            let work = match it.kind {
+                FileType::Directory => {
+                    let work = self.walk.directory(&parent, entry).map_err(named(&shown))?;
+                    self.walk.context.counters.unread.fetch_sub(1, Ordering::Relaxed);
+                    for unit in &work {
+                        locks.extend(lock(unit).inspect_err(|_| self.walk.context.stop())?);
+                    }
+                    work
+                }
+                kind => {
+                    let entry =
+                        Entry { name: entry.name.clone(), copy_name: entry.copy_name.clone() };
+                    vec![Work::Entry { parent, entry, kind }]
+                }
+            };
+            self.queue.get_mut().expect("no thread has this lock yet").work.extend(work);
+        }
+        Ok(locks)
+    }
+
+    /// Takes work until the queue is empty and all other threads are idle.
+    fn work(&self) {
+        loop {
+            let mut queue = self.queue.lock().expect("no thread panics with this lock");
+            let work = loop {
+                if let Some(work) = queue.work.pop() {
+                    break work;
+                }
+                if queue.busy == 0 {
+                    queue.has_ended = true;
+                    self.changed.notify_all();
+                    return;
+                }
+                queue = self.changed.wait(queue).expect("no thread panics with this lock");
+            };
+            queue.busy += 1;
+            drop(queue);
+            let is_stopped = self.walk.context.is_stopped();
+            let more = if is_stopped { Vec::new() } else { self.perform(work) };
+            let mut queue = self.queue.lock().expect("no thread panics with this lock");
+            queue.busy -= 1;
+            let is_idle = queue.busy == 0;
+            let count = more.len();
+            queue.work.extend(more);
+            drop(queue);
+            if count > 1 || is_idle {
+                self.changed.notify_all();
+            }
+        }
+    }
+
+    /// Does one unit of work, and returns the units that follow from it.
+    fn perform(&self, work: Work) -> Vec<Work> {
+        let context = &self.walk.context;
+        let (directory, name, result) = match work {
+            Work::Entry { parent, entry, kind } => {
+                let name = entry.name.clone();
+                let result = self.walk.entry(parent.clone(), entry, kind);
+                if kind == FileType::Directory {
+                    context.counters.unread.fetch_sub(1, Ordering::Relaxed);
+                }
+                (parent, Some(name), result)
+            }
+            Work::List { directory, stream } => {
+                (directory.clone(), None, self.walk.list(directory, stream))
+            }
+            Work::Piece { large } => return self.walk.piece(large),
+        };
+        result.unwrap_or_else(|failure| {
+            directory.has_failed.store(true, Ordering::Relaxed);
+            let shown = directory.shown();
+            let shown = name.map_or_else(|| shown.clone(), |name| shown.join(name));
+            context.problem(&shown, &failure);
+            Vec::new()
+        })
+    }
+}
+
+/// Locks the top of a destination, so that two runs of a host do not copy to it at the same time.
+/// Runs of different hosts only waste work: each writes under names of its own.
+fn lock(unit: &Work) -> Result<Option<File>> {
+    let Work::List { directory, .. } = unit else { return Ok(None) };
+    let Some(destination) = &directory.destination else { return Ok(None) };
+    if directory.context.options.is_dry_run {
+        return Ok(None);
+    }
+    let file = destination.file.try_clone()?;
+    if flock(&file, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK) {
+        let what = format!(
+            "cannot copy {}: another copy to this destination runs; wait for its end",
+            directory.shown().display()
+        );
+        return Err(Error::new(ErrorCode::Busy, what));
+    }
+    Ok(Some(file))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,49 @@
+//! Copies symbolic links, FIFOs, sockets and devices.
+
+use crate::attributes;
+use crate::failure::Failure;
+use crate::publish::Temporary;
+use crate::tree::{Directory, Entry, Seen};
+use crate::version::Identity;
+use rustix::fs::{FileType, Mode, mknodat, readlinkat, symlinkat};
+use std::ffi::CString;
+use std::os::unix::fs::MetadataExt;
+
+/// Returns the target of a symbolic link that is open.
+pub(crate) fn target(link: &Seen) -> Result<CString, Failure> {
+    readlinkat(&link.file, "", Vec::new()).map_err(Failure::of("read the symbolic link"))
+}
+
+/// Copies an entry that is neither a directory nor a regular file. Returns its copy.
+pub(crate) fn copy(
+    directory: &Directory,
+    entry: &Entry,
+    seen: &Seen,
+    replaces: bool,
+) -> Result<Identity, Failure> {
+    let destination = directory.destination.as_ref().expect("not in a dry run");
+    let context = &directory.context;
+    let temporary = Temporary::new(context, destination, entry.copy());
+    let parent = &destination.file;
+    let kind = seen.kind();
+    if kind == FileType::Symlink {
+        let created = symlinkat(&target(seen)?, parent, &temporary.name);
+        created.map_err(Failure::of("create the symbolic link"))?;
+    } else {
+        let mode = Mode::RUSR | Mode::WUSR;
+        let created = mknodat(parent, &temporary.name, kind, mode, seen.metadata.rdev());
+        created.map_err(Failure::of("create the FIFO, socket or device"))?;
+    }
+    let copy = temporary.open()?;
+    let is_ours = copy.kind() == kind
+        && copy.metadata.nlink() == 1
+        && copy.metadata.uid() == rustix::process::geteuid().as_raw();
+    if !is_ours {
+        let reason = "another program has replaced it; copy it again with --resume";
+        return Err(Failure::because("create the copy", reason));
+    }
+    attributes::copy_special(&context.options, &copy.file, &seen.metadata)?;
+    let identity = copy.identity();
+    temporary.put_in_place(identity, entry.copy(), replaces)?;
+    Ok(identity)
+}

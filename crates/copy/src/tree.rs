@@ -1,0 +1,291 @@
+//! Directories of the two trees, and the entries in them.
+//!
+//! Each unit of work below a directory holds an `Arc` of it. When the last unit ends, the directory
+//! is complete: its [`Drop`] sets its attributes and syncs it. Until then its descriptors stay
+//! open, so that no name is looked up twice.
+
+use crate::attributes;
+use crate::context::Context;
+use crate::failure::Failure;
+use crate::outcome::Counters;
+use crate::plan::{Version, is_reserved, is_temporary};
+use crate::version::{Identity, present_version, version_of};
+use rustix::fs::{
+    AtFlags, FileType, FlockOperation, Mode, OFlags, ResolveFlags, flock, mkdirat, openat, openat2,
+    unlinkat,
+};
+use rustix::io::Errno;
+use std::ffi::{OsStr, OsString};
+use std::fs::{File, Metadata};
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// A directory of the source with its copy.
+#[derive(Debug)]
+pub(crate) struct Directory {
+    pub(crate) context: Arc<Context>,
+    /// `None` means that this is the directory that contains a source: it is not copied itself.
+    pub(crate) parent: Option<Arc<Directory>>,
+    /// Number of the pair of source and destination.
+    pub(crate) pair: usize,
+    /// The name of the source. For a directory without parent: its path.
+    pub(crate) name: OsString,
+    /// The name of the copy, if it differs.
+    pub(crate) copy_name: Option<OsString>,
+    pub(crate) source: File,
+    /// The source before it was listed.
+    pub(crate) before: Metadata,
+    /// `None`: it does not exist, in a dry run.
+    pub(crate) destination: Option<Destination>,
+    /// Whether an entry has failed. Then incomplete copies in the directory stay.
+    pub(crate) has_failed: AtomicBool,
+}
+
+/// The copy of a directory.
+#[derive(Debug)]
+pub(crate) struct Destination {
+    pub(crate) file: File,
+    pub(crate) identity: Identity,
+    /// Whether this run has created it, so that nothing else is in it.
+    pub(crate) is_new: bool,
+    /// Whether new entries inherit an access control list.
+    pub(crate) gives_lists: bool,
+}
+
+impl Destination {
+    pub(crate) fn new(file: File, is_new: bool) -> Result<Self, Failure> {
+        let metadata = file.metadata().map_err(Failure::of("read the attributes of the copy"))?;
+        if is_new && metadata.uid() != rustix::process::geteuid().as_raw() {
+            let reason = "another user has replaced it; copy to a directory of your own";
+            return Err(Failure::because("create the directory", reason));
+        }
+        let gives_lists = attributes::gives_lists(&file);
+        Ok(Self { identity: Identity::of(&metadata), file, is_new, gives_lists })
+    }
+}
+
+impl Directory {
+    /// Returns the path of the source, for messages.
+    pub(crate) fn shown(&self) -> PathBuf {
+        let names: Vec<_> = self.ancestors().map(|it| &it.name).collect();
+        names.into_iter().rev().collect()
+    }
+
+    /// Returns the path of the copy below the directory that contains the top of the destination.
+    pub(crate) fn below(&self) -> PathBuf {
+        match &self.parent {
+            None => PathBuf::new(),
+            Some(parent) => parent.below().join(self.copy_name.as_ref().unwrap_or(&self.name)),
+        }
+    }
+
+    /// This directory, its parent, and so on.
+    pub(crate) fn ancestors(&self) -> impl Iterator<Item = &Self> {
+        std::iter::successors(Some(self), |it| it.parent.as_deref())
+    }
+
+    /// Sets the attributes of a copy in which all entries are complete.
+    fn complete(&self, destination: &Destination) -> Result<(), Failure> {
+        let options = &self.context.options;
+        if !destination.is_new && !self.has_failed.load(Ordering::Relaxed) {
+            remove_leftovers(&destination.file)?;
+        }
+        // The attributes of the source may have been changed, but not its list of entries.
+        let now = self.source.metadata().map_err(Failure::of("read the attributes"))?;
+        attributes::copy(options, &self.source, &destination.file, &now, false)?;
+        if options.sync {
+            destination.file.sync_all().map_err(Failure::of("sync the directory"))?;
+        }
+        let modified = |version: Version| version.modified;
+        if modified(present_version(&self.source)?) != modified(version_of(&self.before)) {
+            let reason = "a program added or removed entries during the copy; \
+                          copy it again with --resume";
+            return Err(Failure::because("copy the directory", reason));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let Some(destination) = &self.destination else { return };
+        if self.parent.is_none() || self.context.options.is_dry_run || self.context.is_stopped() {
+            return;
+        }
+        if let Err(failure) = self.complete(destination) {
+            self.context.problem(&self.shown(), &failure);
+        }
+    }
+}
+
+/// An entry of a directory, and the name of its copy.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    /// The name in the directory of the source.
+    pub(crate) name: OsString,
+    /// The name of the copy, if it differs.
+    pub(crate) copy_name: Option<OsString>,
+}
+
+impl Entry {
+    pub(crate) fn copy(&self) -> &OsStr {
+        self.copy_name.as_ref().unwrap_or(&self.name)
+    }
+}
+
+const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
+
+/// Opens a directory that the user named. Links in this path are followed.
+pub(crate) fn open_named(path: &Path) -> Result<File, Failure> {
+    let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+    let opened = rustix::fs::open(path, DIRECTORY, Mode::empty());
+    opened.map(File::from).map_err(Failure::of("open the directory"))
+}
+
+/// Opens a directory below another one, without following any link. The path may be longer than
+/// the kernel allows in one call.
+pub(crate) fn open_below(top: &File, path: &Path) -> Result<File, Failure> {
+    /// Components in one call: with names of 255 bytes the path is below 4096 bytes.
+    const STEP: usize = 15;
+    let resolve = ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS);
+    let open = |directory: &File, path: &Path| {
+        let opened = openat2(directory, path, DIRECTORY, Mode::empty(), resolve);
+        opened.map(File::from).map_err(Failure::of("open the directory"))
+    };
+    let mut directory = open(top, Path::new("."))?;
+    let names: Vec<_> = path.components().collect();
+    for names in names.chunks(STEP) {
+        directory = open(&directory, &names.iter().collect::<PathBuf>())?;
+    }
+    Ok(directory)
+}
+
+/// Opens a directory by its name in another one.
+pub(crate) fn open_directory(parent: impl AsFd, name: &OsStr) -> rustix::io::Result<File> {
+    openat(parent, name, DIRECTORY.union(OFlags::NOFOLLOW), Mode::empty()).map(File::from)
+}
+
+/// An entry that is open with `O_PATH`: it cannot be read yet, and no side effect of opening a
+/// device happens. While it is open, the file system does not use its inode for another file.
+#[derive(Debug)]
+pub(crate) struct Seen {
+    pub(crate) file: File,
+    pub(crate) metadata: Metadata,
+}
+
+impl Seen {
+    /// Opens an entry without following a link. `None` means that it does not exist.
+    pub(crate) fn open(parent: impl AsFd, name: &OsStr) -> Result<Option<Self>, Failure> {
+        let flags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+        let file = match openat(parent, name, flags, Mode::empty()) {
+            Ok(file) => File::from(file),
+            Err(Errno::NOENT) => return Ok(None),
+            Err(error) => return Err(Failure::of("open")(error)),
+        };
+        let metadata = file.metadata().map_err(Failure::of("read the attributes"))?;
+        Ok(Some(Self { file, metadata }))
+    }
+
+    pub(crate) fn identity(&self) -> Identity {
+        Identity::of(&self.metadata)
+    }
+
+    pub(crate) fn kind(&self) -> FileType {
+        file_type(&self.metadata)
+    }
+
+    /// Opens the same regular file for reading. Fails if the name leads to another file, or if the
+    /// file has changed.
+    pub(crate) fn open_file(&self, parent: &File, name: &OsStr) -> Result<File, Failure> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = match openat(parent, name, flags, Mode::empty()) {
+            Ok(file) => File::from(file),
+            Err(Errno::NOENT | Errno::LOOP | Errno::NXIO) => return Err(Failure::changed()),
+            Err(error) => return Err(Failure::of("open")(error)),
+        };
+        let now = file.metadata().map_err(Failure::of("read the attributes"))?;
+        match version_of(&now) == version_of(&self.metadata) {
+            true => Ok(file),
+            false => Err(Failure::changed()),
+        }
+    }
+}
+
+/// Returns the type of an entry by its attributes.
+pub(crate) fn file_type(metadata: &Metadata) -> FileType {
+    FileType::from_raw_mode(metadata.mode())
+}
+
+/// Creates the copy of a directory, or opens it if it exists.
+pub(crate) fn create_directory(parent: &File, name: &OsStr) -> Result<Destination, Failure> {
+    // Others may enter only when the copy has the mode of its source, at the end.
+    let is_new = match mkdirat(parent, name, Mode::RWXU) {
+        Ok(()) => true,
+        Err(Errno::EXIST) => false,
+        Err(error) => return Err(Failure::of("create the directory")(error)),
+    };
+    let file = open_directory(parent, name);
+    Destination::new(file.map_err(Failure::of("open the directory of the copy"))?, is_new)
+}
+
+/// Returns up to `limit` entries of a directory, except for `.` and `..`. Fewer mean the end.
+pub(crate) fn list(
+    stream: &mut rustix::fs::Dir,
+    limit: usize,
+) -> Result<Vec<(OsString, FileType)>, Failure> {
+    let mut entries = Vec::new();
+    while entries.len() < limit {
+        let Some(entry) = stream.read() else { break };
+        let entry = entry.map_err(Failure::of("list the directory"))?;
+        let name = entry.file_name().to_bytes();
+        if name != b"." && name != b".." {
+            entries.push((OsString::from_vec(name.to_vec()), entry.file_type()));
+        }
+    }
+    Ok(entries)
+}
+
+/// Removes incomplete copies that killed runs have left in a directory, if no other run works on
+/// them. Called when no entry of this run in the directory is incomplete.
+fn remove_leftovers(directory: &File) -> Result<(), Failure> {
+    let failed = || Failure::of("list the directory of the copy");
+    for entry in rustix::fs::Dir::read_from(directory).map_err(failed())? {
+        let entry = entry.map_err(failed())?;
+        let name = OsString::from_vec(entry.file_name().to_bytes().to_vec());
+        if is_reserved(&name) {
+            remove_leftover(directory, &name)?;
+        }
+    }
+    Ok(())
+}
+
+/// Removes an incomplete copy, unless another run has locked it. An overlapping run whose temporary
+/// file disappears reports its entry as failed.
+pub(crate) fn remove_leftover(directory: &File, name: &OsStr) -> Result<(), Failure> {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    if !is_temporary(name) {
+        // The lock of the list of finished pieces protects the incomplete copy too.
+        let list = Path::new(name).with_extension("pieces");
+        if let Ok(file) = openat(directory, &list, flags, Mode::empty())
+            && flock(file, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK)
+        {
+            return Ok(());
+        }
+    }
+    match unlinkat(directory, name, AtFlags::empty()) {
+        Ok(()) | Err(Errno::NOENT | Errno::ISDIR | Errno::PERM) => Ok(()),
+        Err(error) => Err(Failure::of("remove an incomplete copy of a former run")(error)),
+    }
+}
+
+/// Counts an entry of the source that the walk has found.
+pub(crate) fn count_found(counters: &Counters, kind: FileType) {
+    match kind {
+        FileType::Directory => Counters::add(&counters.unread, 1),
+        _ => Counters::add(&counters.found, 1),
+    }
+}

@@ -1,0 +1,334 @@
+//! The walk over the source: the work for each directory and entry.
+//!
+//! Each entry is opened once with `O_PATH`, and all decisions follow from that descriptor.
+
+use crate::attributes;
+use crate::context::Context;
+use crate::failure::Failure;
+use crate::file;
+use crate::large::{Copied, Large};
+use crate::links::{self, Claim, Finished, Links, Waiting};
+use crate::outcome::Counters;
+use crate::plan::is_reserved;
+use crate::special;
+use crate::tree::{self, Destination, Directory, Entry, Seen};
+use crate::version::{Identity, version_of};
+use rustix::fs::{Dir, FileType};
+use std::fs::File;
+use std::os::unix::fs::MetadataExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Entries of a directory that are listed at a time, so that a directory of any size needs little
+/// memory.
+const BATCH: usize = 1024;
+/// Most directories one below the other. Each has open descriptors. A path that the kernel accepts
+/// in one call has at most this depth.
+const MOST_LEVELS: usize = 2048;
+
+/// One unit of work.
+#[derive(Debug)]
+pub(crate) enum Work {
+    /// Copies an entry. `kind` comes from the list of the directory.
+    Entry { parent: Arc<Directory>, entry: Entry, kind: FileType },
+    /// Lists the next entries of a directory.
+    List { directory: Arc<Directory>, stream: Dir },
+    /// Copies a piece of a large file.
+    Piece { large: Arc<Large> },
+}
+
+/// The parts of a copy that the walk needs.
+#[derive(Debug)]
+pub(crate) struct Walk {
+    pub(crate) context: Arc<Context>,
+    pub(crate) links: Links,
+    /// For each pair, the directory that contains the top of the destination.
+    pub(crate) tops: Vec<Option<File>>,
+}
+
+impl Walk {
+    /// Opens a directory and creates its copy. Returns the work of listing it.
+    pub(crate) fn directory(
+        &self,
+        parent: &Arc<Directory>,
+        entry: &Entry,
+    ) -> Result<Vec<Work>, Failure> {
+        let context = &self.context;
+        let source = tree::open_directory(&parent.source, &entry.name);
+        let source = source.map_err(Failure::of("open the directory"))?;
+        let before = source.metadata().map_err(Failure::of("read the attributes"))?;
+        if parent.ancestors().count() > MOST_LEVELS {
+            let reason = format!("it is below {MOST_LEVELS} others; copy it by itself");
+            return Err(Failure::because("copy the directory", reason));
+        }
+        refuse_loop(parent, Identity::of(&before))?;
+        let is_dry_run = context.options.is_dry_run;
+        let destination = match &parent.destination {
+            None => None,
+            Some(parent) if is_dry_run => {
+                let found = tree::open_directory(&parent.file, entry.copy()).ok();
+                found.map(|file| Destination::new(file, false)).transpose()?
+            }
+            Some(parent) => Some(tree::create_directory(&parent.file, entry.copy())?),
+        };
+        if let Some(destination) = &destination {
+            refuse_own_source(parent, Identity::of(&before), destination.identity)?;
+        }
+        Counters::add(&context.counters.directories, 1);
+        let is_left_out = context.options.one_file_system
+            && parent.parent.is_some()
+            && before.dev() != parent.before.dev();
+        let stream = Dir::read_from(&source).map_err(Failure::of("list the directory"))?;
+        let directory = Arc::new(Directory {
+            context: context.clone(),
+            parent: Some(parent.clone()),
+            pair: parent.pair,
+            name: entry.name.clone(),
+            copy_name: entry.copy_name.clone(),
+            source,
+            before,
+            destination,
+            has_failed: AtomicBool::new(false),
+        });
+        if is_left_out {
+            return Ok(Vec::new());
+        }
+        Counters::add(&context.counters.unread, 1);
+        Ok(vec![Work::List { directory, stream }])
+    }
+
+    /// Lists the next entries. The rest of the directory is listed after these.
+    pub(crate) fn list(
+        &self,
+        directory: Arc<Directory>,
+        mut stream: Dir,
+    ) -> Result<Vec<Work>, Failure> {
+        let counters = &self.context.counters;
+        let entries = tree::list(&mut stream, BATCH);
+        let is_end = entries.as_ref().map_or(true, |it| it.len() < BATCH);
+        if is_end {
+            counters.unread.fetch_sub(1, Ordering::Relaxed);
+        }
+        let work = |(name, kind): (std::ffi::OsString, FileType)| {
+            tree::count_found(counters, kind);
+            let entry = Entry { copy_name: None, name };
+            Work::Entry { parent: directory.clone(), entry, kind }
+        };
+        // Threads take the last work first.
+        let mut all: Vec<_> = entries?.into_iter().map(work).collect();
+        if !is_end {
+            all.insert(0, Work::List { directory, stream });
+        }
+        Ok(all)
+    }
+
+    /// Copies an entry, and returns the work that follows from it.
+    pub(crate) fn entry(
+        &self,
+        parent: Arc<Directory>,
+        entry: Entry,
+        kind: FileType,
+    ) -> Result<Vec<Work>, Failure> {
+        if is_reserved(&entry.name) || is_reserved(entry.copy()) {
+            let reason = "names that begin with .skep-copy- are reserved for incomplete copies; \
+                          rename it, or finish the copy that has created it";
+            return Err(Failure::because("copy", reason));
+        }
+        if kind == FileType::Directory {
+            return self.directory(&parent, &entry);
+        }
+        let Some(seen) = Seen::open(&parent.source, &entry.name)? else {
+            return Err(Failure::because("copy", "a program removed it during the copy"));
+        };
+        if seen.kind() == FileType::Directory {
+            self.context.counters.found.fetch_sub(1, Ordering::Relaxed);
+            return self.directory(&parent, &entry);
+        }
+        let existing = match &parent.destination {
+            Some(destination) if !destination.is_new => {
+                Seen::open(&destination.file, entry.copy())?
+            }
+            _ => None,
+        };
+        if let Some(existing) = &existing {
+            self.refuse_existing(&seen, existing)?;
+        }
+        let names = seen.metadata.nlink();
+        if names < 2 {
+            return self.content(&parent, &entry, &seen, existing.as_ref()).map(as_work);
+        }
+        let version = version_of(&seen.metadata);
+        let mut waiting = Some(Waiting { parent: parent.clone(), entry, kind });
+        let claim = self.links.claim(version, names, &mut waiting)?;
+        let Some(Waiting { entry, .. }) = waiting else { return Ok(Vec::new()) };
+        match claim {
+            Claim::Wait => Ok(Vec::new()),
+            Claim::Link(finished) => {
+                self.link(&parent, &entry, &finished, existing.as_ref()).map(|()| Vec::new())
+            }
+            Claim::Copy => match self.content(&parent, &entry, &seen, existing.as_ref()) {
+                Ok(Copied::Begun(large)) => Ok(as_work(Copied::Begun(large))),
+                Ok(Copied::Complete(copy)) => {
+                    let name = entry.copy().to_owned();
+                    let (pair, directory) = (parent.pair, parent.below());
+                    let finished = Finished { pair, directory, name, copy };
+                    Ok(again(self.links.finish(version, finished)))
+                }
+                Err(failure) => {
+                    parent.has_failed.store(true, Ordering::Relaxed);
+                    self.context.problem(&parent.shown().join(&entry.name), &failure);
+                    Ok(again(self.links.fail(version)))
+                }
+            },
+        }
+    }
+
+    fn refuse_existing(&self, seen: &Seen, existing: &Seen) -> Result<(), Failure> {
+        if existing.identity() == seen.identity() {
+            let reason = "it is the same file at the destination; name another destination";
+            return Err(Failure::because("copy", reason));
+        }
+        if existing.metadata.is_dir() {
+            let reason = "a directory has this name at the destination; move it away";
+            return Err(Failure::because("copy", reason));
+        }
+        Ok(())
+    }
+
+    /// Copies a file or another entry that is no directory.
+    fn content(
+        &self,
+        parent: &Arc<Directory>,
+        entry: &Entry,
+        seen: &Seen,
+        existing: Option<&Seen>,
+    ) -> Result<Copied, Failure> {
+        let counters = &self.context.counters;
+        if let Some(existing) = existing
+            && self.context.options.resume
+            && is_complete(seen, existing)?
+        {
+            let is_file = seen.metadata.is_file();
+            let options = &self.context.options;
+            if is_file || attributes::are_equal(options, &seen.metadata, &existing.metadata) {
+                if is_file {
+                    file::check_existing(parent, entry, seen, existing)?;
+                }
+                Counters::add(&counters.skipped, 1);
+                return Ok(Copied::Complete(existing.identity()));
+            }
+        }
+        if seen.metadata.is_file() {
+            return file::copy(parent, entry, seen, existing.is_some());
+        }
+        let identity = match self.context.options.is_dry_run {
+            true => seen.identity(),
+            false => special::copy(parent, entry, seen, existing.is_some())?,
+        };
+        Counters::add(&counters.others, 1);
+        Ok(Copied::Complete(identity))
+    }
+
+    fn link(
+        &self,
+        parent: &Directory,
+        entry: &Entry,
+        finished: &Finished,
+        existing: Option<&Seen>,
+    ) -> Result<(), Failure> {
+        let counters = &self.context.counters;
+        if existing.is_some_and(|existing| existing.identity() == finished.copy) {
+            Counters::add(&counters.skipped, 1);
+            return Ok(());
+        }
+        if !self.context.options.is_dry_run {
+            let top = self.tops[finished.pair].as_ref().expect("not in a dry run");
+            links::link(parent, entry.copy(), finished, top, existing.is_some())?;
+        }
+        Counters::add(&counters.others, 1);
+        Ok(())
+    }
+
+    /// Copies a piece of a large file, and returns the work that follows.
+    pub(crate) fn piece(&self, large: Arc<Large>) -> Vec<Work> {
+        use crate::large::Step;
+        let has_links = large.metadata.nlink() > 1;
+        match large.step() {
+            Ok(Step::More) => vec![Work::Piece { large }],
+            Ok(Step::End) => Vec::new(),
+            Ok(Step::Complete(copy)) if has_links => {
+                let directory = &large.directory;
+                let (pair, name) = (directory.pair, large.copy_name.clone());
+                let finished = Finished { pair, directory: directory.below(), name, copy };
+                again(self.links.finish(large.version, finished))
+            }
+            Ok(Step::Complete(_)) => Vec::new(),
+            Err(failure) => {
+                large.directory.has_failed.store(true, Ordering::Relaxed);
+                self.context.problem(&large.shown(), &failure);
+                match has_links {
+                    true => again(self.links.fail(large.version)),
+                    false => Vec::new(),
+                }
+            }
+        }
+    }
+}
+
+/// The units of a file that was begun: one for each thread that may work on it.
+fn as_work(copied: Copied) -> Vec<Work> {
+    match copied {
+        Copied::Complete(_) => Vec::new(),
+        Copied::Begun(large) => {
+            let pieces = crate::plan::piece_count(large.version.len);
+            let threads = large.directory.context.options.threads as u64;
+            (0..pieces.min(threads)).map(|_| Work::Piece { large: large.clone() }).collect()
+        }
+    }
+}
+
+/// Returns the work of names that have waited for another one.
+fn again(waiting: Vec<Waiting>) -> Vec<Work> {
+    let work = |it: Waiting| Work::Entry { parent: it.parent, entry: it.entry, kind: it.kind };
+    waiting.into_iter().map(work).collect()
+}
+
+/// Whether a former run has completed the copy: copies get their names when they are complete. The
+/// length and time show whether the source is still the same.
+fn is_complete(seen: &Seen, existing: &Seen) -> Result<bool, Failure> {
+    let (source, copy) = (&seen.metadata, &existing.metadata);
+    let is_equal = seen.kind() == existing.kind()
+        && (source.len(), source.mtime(), source.mtime_nsec(), source.rdev())
+            == (copy.len(), copy.mtime(), copy.mtime_nsec(), copy.rdev());
+    match is_equal && seen.kind() == FileType::Symlink {
+        true => Ok(special::target(seen)? == special::target(existing)?),
+        false => Ok(is_equal),
+    }
+}
+
+/// Refuses a source directory that is the copy of one of its ancestors, for example through a
+/// second mount of the destination. Its copy would never end.
+fn refuse_loop(parent: &Directory, source: Identity) -> Result<(), Failure> {
+    let is_copy = |it: &Directory| {
+        it.parent.is_some() && it.destination.as_ref().is_some_and(|it| it.identity == source)
+    };
+    match parent.ancestors().any(is_copy) {
+        true => Err(Failure::because(
+            "copy the directory",
+            "it is the destination of this copy; name a destination outside of the source",
+        )),
+        false => Ok(()),
+    }
+}
+
+/// Refuses a copy that is one of the sources above it, whose entries it would replace.
+fn refuse_own_source(parent: &Directory, source: Identity, copy: Identity) -> Result<(), Failure> {
+    let is_source = |it: &Directory| it.parent.is_some() && Identity::of(&it.before) == copy;
+    match source == copy || parent.ancestors().any(is_source) {
+        true => Err(Failure::because(
+            "copy the directory",
+            "its copy would be a directory of the source; name a destination outside of it",
+        )),
+        false => Ok(()),
+    }
+}

@@ -1,0 +1,176 @@
+//! `skep copy`: copies trees of files in parallel. Owns the arguments and the output;
+//! `skep_copy` copies.
+
+use crate::help::{Example, examples};
+use crate::output::{count, is_for_people, print, size, span};
+use skep_copy::context::Options;
+use skep_copy::outcome::{Outcome, Progress};
+use skep_copy::plan::pairs;
+use skep_copy::run::copy;
+use skep_service::ByteSize;
+use skep_types::{Error, ErrorCode, Result};
+use std::fmt::Write as _;
+use std::io::{IsTerminal, Write as _};
+use std::path::PathBuf;
+
+const EXAMPLES: &[Example] = &[
+    ("copy a tree; /mnt/skep/data becomes the copy of /data", "skep copy /data /mnt/skep/data"),
+    ("continue after an interruption", "skep copy --resume /data /mnt/skep/data"),
+    (
+        "copy results out of the cluster, and compare each byte",
+        "skep copy --verify /mnt/skep/run7 /mnt/skep/run8 /archive/",
+    ),
+    ("count what a second run would copy", "skep copy --resume --dry-run /data /mnt/skep/data"),
+];
+
+/// Problems that the message of a failed copy lists.
+const LISTED: usize = 20;
+
+/// Copy files and trees in parallel, from and to any mounted file system
+///
+/// A single SOURCE is copied to the path DESTINATION itself, so that a second run with the same
+/// arguments continues the first. Several sources, or a DESTINATION with `/` at its end, are copied
+/// below DESTINATION. Modes, owners, times, extended attributes, hard links, symbolic links and
+/// holes are kept. Each copy gets its name when it is complete and synced. Exit code 1 or higher
+/// means that an entry is missing at the destination.
+#[derive(Debug, clap::Args)]
+#[command(after_help = examples(EXAMPLES))]
+#[command(override_usage = "skep copy [OPTIONS] <SOURCE>... <DESTINATION>")]
+pub(crate) struct CopyArgs {
+    /// Files and directories to copy, and the destination as the last path
+    #[arg(value_name = "PATH", required = true)]
+    paths: Vec<PathBuf>,
+    /// Leave out files whose copy has the same length and time, and continue large files
+    #[arg(long)]
+    resume: bool,
+    /// Compare all bytes of each copy with its source afterwards
+    #[arg(long)]
+    verify: bool,
+    /// Do not sync files and directories: faster, but a power loss may leave incomplete copies
+    #[arg(long)]
+    no_sync: bool,
+    /// Only count files and bytes; copy nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Leave out the contents of directories where another file system is mounted
+    #[arg(long)]
+    one_file_system: bool,
+    /// Leave the owners and groups of copies to the destination
+    #[arg(long)]
+    no_owners: bool,
+    /// Leave out extended attributes and access control lists
+    #[arg(long)]
+    no_xattrs: bool,
+    /// Number of threads
+    #[arg(long, value_name = "COUNT", default_value_t = 16,
+        value_parser = clap::value_parser!(u16).range(1..=256))]
+    threads: u16,
+    /// Most bytes per second of all threads together, as in 500MiB [default: no limit]
+    #[arg(long, value_name = "SIZE")]
+    rate: Option<ByteSize>,
+}
+
+pub(crate) fn run(args: &CopyArgs) -> Result<()> {
+    let (destination, sources) = match args.paths.as_slice() {
+        [sources @ .., destination] if !sources.is_empty() => (destination, sources),
+        paths => {
+            let source = paths.first().map(|path| path.display().to_string()).unwrap_or_default();
+            let what = format!(
+                "cannot copy {source}: the destination is missing; name it as the last path"
+            );
+            return Err(Error::new(ErrorCode::InvalidArgument, what));
+        }
+    };
+    if args.rate.is_some_and(|rate| rate.0 == 0) {
+        let what = "cannot copy at the rate 0: name at least one byte per second, as in 500MiB";
+        return Err(Error::new(ErrorCode::InvalidArgument, what));
+    }
+    let pairs = pairs(sources, destination, |path| path.is_dir())?;
+    let options = Options {
+        threads: args.threads.into(),
+        bytes_per_second: args.rate.map(|rate| rate.0),
+        resume: args.resume,
+        verify: args.verify,
+        sync: !args.no_sync,
+        is_dry_run: args.dry_run,
+        one_file_system: args.one_file_system,
+        owners: !args.no_owners,
+        xattrs: !args.no_xattrs,
+    };
+    let shows_progress = is_for_people() && std::io::stderr().is_terminal();
+    let report = |progress: &Progress| {
+        if shows_progress {
+            // A closed standard error must not stop the copy.
+            let _ = write!(std::io::stderr(), "\r\x1b[K{}", line(progress));
+        }
+    };
+    let outcome = copy(&pairs, &options, &report)?;
+    if shows_progress {
+        let _ = write!(std::io::stderr(), "\r\x1b[K");
+    }
+    print(&outcome, as_text)?;
+    failure(&outcome).map_or(Ok(()), Err)
+}
+
+/// Formats the progress as one line.
+fn line(progress: &Progress) -> String {
+    let more = if progress.is_walking { " or more" } else { "" };
+    let mut text = format!(
+        "{} of {}{more} files, {}, {}/s",
+        count(progress.done),
+        count(progress.found),
+        size(progress.bytes),
+        size(progress.rate() as u64)
+    );
+    if let Some(left) = progress.time_left() {
+        let milliseconds = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
+        let _ = write!(text, ", {} left", span(milliseconds));
+    }
+    if progress.problems > 0 {
+        let _ = write!(text, ", {} problems", count(progress.problems));
+    }
+    text
+}
+
+fn as_text(outcome: &Outcome) -> String {
+    let verb = if outcome.is_dry_run { "Would copy" } else { "Copied" };
+    let mut text = format!(
+        "{verb} {} files, {} directories and {} links and special files: {} in {:.1} s ({}/s)",
+        count(outcome.files),
+        count(outcome.directories),
+        count(outcome.others),
+        size(outcome.bytes),
+        outcome.seconds,
+        size((outcome.bytes as f64 / outcome.seconds.max(0.001)) as u64)
+    );
+    if outcome.skipped > 0 {
+        let _ = write!(text, "\nLeft out {} that are complete", count(outcome.skipped));
+    }
+    if outcome.verified_bytes > 0 {
+        let _ = write!(text, "\nCompared {} with the sources", size(outcome.verified_bytes));
+    }
+    text
+}
+
+/// Returns the error of a copy with problems. `None` means that the copy is complete.
+fn failure(outcome: &Outcome) -> Option<Error> {
+    if outcome.problem_count == 0 {
+        return None;
+    }
+    let mut text = format!("cannot copy everything: {} problems", count(outcome.problem_count));
+    for it in outcome.problems.iter().take(LISTED) {
+        let _ = write!(text, "\n  {}: {}", it.path, it.problem);
+    }
+    if outcome.problem_count > LISTED as u64 {
+        text += "\n  ...; --output json lists up to 1000";
+    }
+    let (code, way_out) = match (outcome.is_full, outcome.has_ended_early) {
+        (true, _) => {
+            (ErrorCode::NoSpace, "the destination is full; free space there, then continue")
+        }
+        (false, true) => (ErrorCode::Io, "a file system is lost; mount it again, then continue"),
+        (false, false) => (ErrorCode::Io, "remove the reasons, then continue"),
+    };
+    let _ = write!(text, "\n{way_out} with the same command and --resume");
+    Some(Error::new(code, text))
+}
