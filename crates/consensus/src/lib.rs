@@ -17,6 +17,7 @@ pub mod messages;
 mod peers;
 mod raft_types;
 mod runtime;
+mod snapshot_end;
 mod state_store;
 
 pub use member::{Member, MemberSettings, ProposeError};

@@ -23,3 +23,15 @@ pub(crate) const MAX_SNAPSHOT_BYTES: u64 = 63 << 20;
 pub(crate) const SNAPSHOT_PART_LIMIT: Duration = Duration::from_secs(10);
 /// Maximum length of a command. A log record may have 15 MiB.
 pub(crate) const MAX_COMMAND_BYTES: usize = 1 << 20;
+/// Maximum length of the entries in one message, unless it has only one entry. A follower must
+/// receive and sync a message within one heartbeat interval: 2 MiB take 20 ms at 1 Gbit/s.
+pub(crate) const MAX_APPEND_BYTES: usize = 2 << 20;
+/// Maximum length of a message between members. Each part of it has a lower limit of its own.
+pub(crate) const MAX_MESSAGE_BYTES: usize = 4 << 20;
+/// Maximum number of members. Five survive the loss of two. The others are for a change of all
+/// members, one after the other.
+pub(crate) const MAX_MEMBERS: usize = 9;
+/// Maximum number of addresses of a member.
+pub(crate) const MAX_ADDRESSES: usize = 16;
+/// Maximum length of an address or of the name of a snapshot.
+pub(crate) const MAX_NAME_BYTES: usize = 255;

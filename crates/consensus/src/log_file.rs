@@ -11,6 +11,10 @@
 //! when it is replaced as a whole.
 //!
 //! After a failed write the file refuses all further writes, and the process must end.
+//!
+//! # Order
+//! Indexes rise by one, and terms never fall. Records that would break this order are refused
+//! before they are written: the next start would refuse the whole file.
 
 use skep_env::File as RingFile;
 use skep_format::consensus::{
@@ -65,11 +69,7 @@ impl Contents {
         match record {
             LogRecord::Vote { vote } => self.vote = Some(vote),
             LogRecord::Append { entry } => {
-                let last = self.last().map(|last| last.index);
-                if last.is_some_and(|last| last + 1 != entry.position.index) {
-                    let what = format!("entry {} follows {last:?}", entry.position.index);
-                    return Err(Error::new(ErrorCode::Corrupt, what));
-                }
+                check_follows(self.last(), entry.position)?;
                 self.entries.push_back(entry);
             }
             LogRecord::Truncate { from } => {
@@ -86,23 +86,93 @@ impl Contents {
     fn last(&self) -> Option<LogPosition> {
         self.entries.back().map(|entry| entry.position).or(self.removed)
     }
+
+    /// Returns the position of an entry. `None` means that the log does not have this entry, or
+    /// has removed it together with a later one.
+    fn position_at(&self, index: u64) -> Option<LogPosition> {
+        let at = self.entries.partition_point(|entry| entry.position.index < index);
+        let entry = self.entries.get(at).map(|entry| entry.position);
+        entry.into_iter().chain(self.removed).find(|position| position.index == index)
+    }
+
+    /// Checks that records may be written: each of them could be applied after the ones before it.
+    fn check(&self, records: &[LogRecord]) -> Result<()> {
+        let mut last = self.last();
+        // Positions of the entries that the records append.
+        let mut appended: Vec<LogPosition> = Vec::new();
+        for record in records {
+            match record {
+                LogRecord::Vote { .. } => {}
+                LogRecord::Append { entry } => {
+                    check_follows(last, entry.position)?;
+                    appended.push(entry.position);
+                    last = Some(entry.position);
+                }
+                LogRecord::Truncate { from } => {
+                    if self.removed.is_some_and(|removed| *from <= removed.index) {
+                        let what = format!("truncation at {from}, which a snapshot contains");
+                        return Err(Error::new(ErrorCode::Corrupt, what));
+                    }
+                    appended.retain(|position| position.index < *from);
+                    let stays = |entry: &&LogEntry| entry.position.index < *from;
+                    let stored = self.entries.iter().rev().find(stays).map(|it| it.position);
+                    last = appended.last().copied().or(stored).or(self.removed);
+                }
+                LogRecord::Base { .. } => {
+                    let what = "a base record follows another record";
+                    return Err(Error::new(ErrorCode::Corrupt, what));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Checks that an entry at `next` may follow the entry at `last`. `None` means that the log is
+/// empty.
+pub(crate) fn check_follows(last: Option<LogPosition>, next: LogPosition) -> Result<()> {
+    let Some(last) = last else { return Ok(()) };
+    let is_later = next.term > last.term || (next.term, next.leader) == (last.term, last.leader);
+    if is_later && last.index.checked_add(1) == Some(next.index) {
+        return Ok(());
+    }
+    let shown = |it: LogPosition| format!("{} of term {}", it.index, it.term);
+    let what = format!("entry {} follows entry {}", shown(next), shown(last));
+    Err(Error::new(ErrorCode::Corrupt, what))
 }
 
 impl LogFile {
-    /// Opens the log of a member. Creates an empty one if the directory has none.
+    /// Creates the empty log of a new member.
     ///
     /// # Errors
-    /// - `Corrupt` with file and offset if synced bytes are damaged.
+    /// - `Configuration` if the directory has a log: it would lose votes.
+    /// - Errors of the file system.
+    pub(crate) fn create(directory: &Path, cluster: ClusterId, member: u64) -> Result<()> {
+        let path = directory.join(LOG_FILE);
+        if path.try_exists().map_err(|error| cannot("find", &path, error))? {
+            let what = format!(
+                "cannot create {}: it exists, and a new one would lose the votes of its member; \
+                 name an empty directory",
+                path.display()
+            );
+            return Err(Error::new(ErrorCode::Configuration, what));
+        }
+        let empty = whole_file(cluster, member, Lsn::new(1), &Contents::default())?;
+        replace_atomically(&path, &empty)
+    }
+
+    /// Opens the log of a member.
+    ///
+    /// # Errors
+    /// - `Corrupt` with the file if it is missing, and with the offset if synced bytes are damaged.
     /// - `Configuration` if the log belongs to another cluster or member.
     /// - Errors of the file system.
     pub(crate) fn open(directory: &Path, cluster: ClusterId, member: u64) -> Result<Self> {
         let path = directory.join(LOG_FILE);
-        if !path.try_exists().map_err(|error| cannot("find", &path, error))? {
-            let first = Lsn::new(1);
-            let bytes = whole_file(cluster, member, first, &Contents::default())?;
-            replace_atomically(&path, &bytes)?;
-        }
-        let bytes = std::fs::read(&path).map_err(|error| cannot("read", &path, error))?;
+        let bytes = std::fs::read(&path).map_err(|error| match error.kind() {
+            std::io::ErrorKind::NotFound => missing(&path, member),
+            _ => cannot("read", &path, error),
+        })?;
         let head = RaftLogHead::from_file(bytes.get(..LOG_HEAD_BYTES).unwrap_or(&bytes))
             .map_err(|error| error.within(path.display()))?;
         if (head.cluster, head.member) != (cluster, member) {
@@ -158,6 +228,46 @@ impl LogFile {
             .map_err(|error| cannot("write the last records again in", &self.path, error))
     }
 
+    /// Compares the log with the end of the snapshot at a start, and removes the entries that the
+    /// snapshot replaces if a crash has left a gap between both.
+    ///
+    /// # Errors
+    /// - `Corrupt` with the file if entries are missing between both, or if both differ.
+    /// - `DeviceFailed` if the removal fails.
+    pub(crate) fn join_snapshot(&mut self, snapshot: Option<LogPosition>) -> Result<()> {
+        let (removed, last) = (self.removed(), self.last());
+        if removed.map(|it| it.index) > snapshot.map(|it| it.index) {
+            let end = snapshot.map_or("there is no snapshot".to_owned(), |it| {
+                format!("the snapshot ends with entry {}", it.index)
+            });
+            let removed = removed.map_or(0, |it| it.index);
+            return Err(self.unusable(&format!("the log begins after entry {removed}, and {end}")));
+        }
+        let Some(snapshot) = snapshot else { return Ok(()) };
+        let own = self.contents.position_at(snapshot.index);
+        if let Some(own) = own.filter(|own| *own != snapshot) {
+            return Err(self.unusable(&format!(
+                "entry {} is of term {} in the log, and of term {} in the snapshot",
+                own.index, own.term, snapshot.term
+            )));
+        }
+        if last.is_none_or(|last| last.index < snapshot.index) {
+            // The member ended after it had stored a snapshot of the leader, before the log
+            // followed. The entries in the log need not be those in the snapshot.
+            self.remove_up_to(snapshot)?;
+        }
+        Ok(())
+    }
+
+    fn unusable(&self, problem: &str) -> Error {
+        let what = format!(
+            "{}: {problem}; put back both files of one copy, or remove this member and add it with \
+             a new id",
+            self.path.display()
+        );
+        Error::new(ErrorCode::Corrupt, what)
+    }
+
     /// Returns the vote.
     pub(crate) fn vote(&self) -> Option<VoteRecord> {
         self.contents.vote
@@ -184,11 +294,15 @@ impl LogFile {
     ///
     /// # Errors
     /// - `DeviceFailed` if this write or an earlier one failed. The member must end then.
-    /// - `TooLarge` if an entry is longer than a record may be.
+    /// - `TooLarge` if an entry is longer than a record may be. Nothing is written.
+    /// - `Corrupt` if the records are out of order. Nothing is written.
     pub(crate) fn write(&mut self, records: Vec<LogRecord>) -> Result<()> {
         if self.has_failed {
             return Err(self.failed("a write failed before"));
         }
+        self.contents.check(&records).map_err(|error| {
+            error.within(format_args!("cannot write to {}", self.path.display()))
+        })?;
         let synced = self.last;
         let mut last = synced;
         let mut bytes = Vec::new();
@@ -286,6 +400,15 @@ fn whole_file(cluster: ClusterId, member: u64, first: Lsn, contents: &Contents) 
 fn open_file(path: &Path) -> Result<File> {
     let opened = OpenOptions::new().read(true).write(true).open(path);
     opened.map_err(|error| cannot("open", path, error))
+}
+
+fn missing(path: &Path, member: u64) -> Error {
+    let what = format!(
+        "cannot open {}: it is missing. Without its votes, member {member} could vote twice in one \
+         election. Put back the file, or remove this member and add it with a new id",
+        path.display()
+    );
+    Error::new(ErrorCode::Corrupt, what)
 }
 
 fn cannot(what: &str, path: &Path, error: std::io::Error) -> Error {

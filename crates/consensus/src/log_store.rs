@@ -1,16 +1,18 @@
 //! The log of a member, as the Raft library uses it.
 //!
 //! The library calls the log from several tasks of one thread. Each call is carried out as a whole
-//! before the next one begins, so writes keep their order. Does not own the file ([`LogFile`]).
+//! before the next one begins, so writes keep their order. Only [`RaftLogStorage::purge`] may wait,
+//! before it changes anything. Does not own the file ([`LogFile`]).
 
 use crate::log_file::LogFile;
 use crate::raft_types::{
     Entry, LogId, StorageError, Types, entry_of, log_id_of, position_of, record_of_entry,
     record_of_vote, vote_of,
 };
+use crate::snapshot_end::SnapshotEnd;
 use openraft::storage::{LogFlushed, RaftLogStorage};
 use openraft::{LogState, OptionalSend, RaftLogReader, StorageIOError, Vote};
-use skep_format::consensus::LogRecord;
+use skep_format::consensus::{LogPosition, LogRecord};
 use skep_types::Result;
 use std::cell::RefCell;
 use std::fmt::Debug;
@@ -19,15 +21,25 @@ use std::rc::Rc;
 
 /// A handle to the log of a member.
 #[derive(Debug, Clone)]
-pub(crate) struct LogStore(Rc<RefCell<LogFile>>);
+pub(crate) struct LogStore {
+    file: Rc<RefCell<LogFile>>,
+    /// The log keeps all entries after the end of the snapshot.
+    snapshot_end: SnapshotEnd,
+}
 
 impl LogStore {
-    pub(crate) fn new(file: LogFile) -> Self {
-        Self(Rc::new(RefCell::new(file)))
+    pub(crate) fn new(file: LogFile, snapshot_end: SnapshotEnd) -> Self {
+        Self { file: Rc::new(RefCell::new(file)), snapshot_end }
     }
 
     fn write(&self, records: Vec<LogRecord>) -> Result<()> {
-        self.0.borrow_mut().write(records)
+        self.file.borrow_mut().write(records)
+    }
+
+    /// Removes the entries up to `position` as soon as a durable snapshot has their effects.
+    async fn remove_up_to(&self, position: LogPosition) -> Result<()> {
+        self.snapshot_end.reached(position.index).await?;
+        self.file.borrow_mut().remove_up_to(position)
     }
 }
 
@@ -46,7 +58,7 @@ impl RaftLogReader<Types> for LogStore {
             Bound::Excluded(end) => *end,
             Bound::Unbounded => u64::MAX,
         };
-        Ok(self.0.borrow().entries(from, end).cloned().map(entry_of).collect())
+        Ok(self.file.borrow().entries(from, end).cloned().map(entry_of).collect())
     }
 }
 
@@ -54,7 +66,7 @@ impl RaftLogStorage<Types> for LogStore {
     type LogReader = Self;
 
     async fn get_log_state(&mut self) -> std::result::Result<LogState<Types>, StorageError> {
-        let log = self.0.borrow();
+        let log = self.file.borrow();
         let id = |position: Option<_>| position.as_ref().map(log_id_of);
         Ok(LogState { last_purged_log_id: id(log.removed()), last_log_id: id(log.last()) })
     }
@@ -69,7 +81,7 @@ impl RaftLogStorage<Types> for LogStore {
     }
 
     async fn read_vote(&mut self) -> std::result::Result<Option<Vote<u64>>, StorageError> {
-        Ok(self.0.borrow().vote().as_ref().map(vote_of))
+        Ok(self.file.borrow().vote().as_ref().map(vote_of))
     }
 
     async fn append<I>(
@@ -82,7 +94,7 @@ impl RaftLogStorage<Types> for LogStore {
         I::IntoIter: OptionalSend,
     {
         // A snapshot contains the effects of removed entries, so they are not stored again.
-        let removed = self.0.borrow().removed().map(|removed| removed.index);
+        let removed = self.file.borrow().removed().map(|removed| removed.index);
         let is_needed = |entry: &Entry| removed.is_none_or(|removed| entry.log_id.index > removed);
         let record = |entry: Entry| LogRecord::Append { entry: record_of_entry(&entry) };
         let written = self.write(entries.into_iter().filter(is_needed).map(record).collect());
@@ -100,7 +112,52 @@ impl RaftLogStorage<Types> for LogStore {
     }
 
     async fn purge(&mut self, id: LogId) -> std::result::Result<(), StorageError> {
-        let removed = self.0.borrow_mut().remove_up_to(position_of(&id));
+        let removed = self.remove_up_to(position_of(&id)).await;
         removed.map_err(|error| StorageIOError::write_logs(&error).into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_lite::future::poll_once;
+    use skep_env::block_on;
+    use skep_format::consensus::{EntryContent, LogEntry};
+    use skep_types::{ClusterId, Error, ErrorCode};
+    use std::pin::pin;
+
+    const CLUSTER: ClusterId = ClusterId::new([9; 16]);
+
+    fn position(index: u64) -> LogPosition {
+        LogPosition { term: 1, leader: 1, index }
+    }
+
+    #[test]
+    fn entries_stay_until_the_snapshot_is_durable() {
+        block_on(async {
+            let directory = tempfile::tempdir().unwrap();
+            LogFile::create(directory.path(), CLUSTER, 1).unwrap();
+            let open = || LogFile::open(directory.path(), CLUSTER, 1).unwrap();
+            let count = || open().entries(0, u64::MAX).count();
+            let (end, mut file) = (SnapshotEnd::default(), open());
+            let entry =
+                |index| LogEntry { position: position(index), content: EntryContent::Blank };
+            file.write((0..4).map(|index| LogRecord::Append { entry: entry(index) }).collect())
+                .unwrap();
+            let store = LogStore::new(file, end.clone());
+            let mut first = pin!(store.remove_up_to(position(2)));
+            end.advance(1);
+            assert!(poll_once(&mut first).await.is_none(), "the snapshot lacks entry 2");
+            assert_eq!(count(), 4);
+            end.advance(2);
+            first.await.unwrap();
+            assert_eq!(count(), 1);
+            let mut second = pin!(store.remove_up_to(position(3)));
+            assert!(poll_once(&mut second).await.is_none());
+            end.fail(&Error::new(ErrorCode::DeviceFailed, "no sync"));
+            assert_eq!(second.await.unwrap_err().code(), ErrorCode::DeviceFailed);
+            assert_eq!(count(), 1);
+        })
+        .unwrap();
     }
 }

@@ -5,11 +5,11 @@
 
 use crate::limits::{
     ENTRIES_KEPT, ENTRIES_PER_SNAPSHOT, HEARTBEAT, MAX_COMMAND_BYTES, MAX_ELECTION, MAX_ENTRIES,
-    MAX_SNAPSHOT_BYTES, MIN_ELECTION, SNAPSHOT_PART_LIMIT,
+    MAX_MEMBERS, MIN_ELECTION, SNAPSHOT_PART_LIMIT,
 };
 use crate::log_file::LogFile;
 use crate::log_store::LogStore;
-use crate::messages::{PeerReply, PeerRequest};
+use crate::messages::{PeerReply, PeerRequest, check_addresses};
 use crate::peers::{Peers, Transport};
 use crate::raft_types::{
     Addresses, CommandBytes, SnapshotMeta, StoredMembers, Types, entry_of, log_id_of, members_of,
@@ -19,6 +19,7 @@ use crate::state_store::{StateMachine, StateStore};
 use openraft::error::{CheckIsLeaderError, ClientWriteError, Fatal, ForwardToLeader, RaftError};
 use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, VoteRequest};
 use openraft::{Config, Raft, Snapshot, SnapshotPolicy};
+use skep_format::consensus::VoteRecord;
 use skep_types::codec::Codec;
 use skep_types::{ClusterId, Error, ErrorCode, Result};
 use std::cell::RefCell;
@@ -58,8 +59,10 @@ pub enum ProposeError {
 
 /// A snapshot that arrives in parts.
 struct Arriving {
-    vote: skep_format::consensus::VoteRecord,
+    vote: VoteRecord,
     name: String,
+    /// Length of the whole state.
+    total: u64,
     state: Vec<u8>,
 }
 
@@ -99,11 +102,23 @@ fn not_leader(forward: ForwardToLeader<u64, Addresses>) -> ProposeError {
 }
 
 impl<S: StateMachine> Member<S> {
+    /// Creates the files of a new member in a directory without a member. A directory is created
+    /// once: a start that created missing files could vote a second time in one election.
+    ///
+    /// # Errors
+    /// - `Configuration` if the directory has a member.
+    /// - Errors of the file system.
+    pub fn create(settings: &MemberSettings) -> Result<()> {
+        let MemberSettings { directory, cluster, id } = settings;
+        LogFile::create(directory, *cluster, *id)
+    }
+
     /// Opens the files of a member and takes part in the replicated log. `machine` is the state
     /// before the first command.
     ///
     /// # Errors
-    /// - `Corrupt` with the file if a file is damaged.
+    /// - `Corrupt` with the file if a file is damaged or missing.
+    /// - `Corrupt` if log and snapshot do not belong together.
     /// - `Configuration` if the directory belongs to another member or cluster.
     /// - Errors of the file system.
     pub async fn open(
@@ -112,8 +127,10 @@ impl<S: StateMachine> Member<S> {
         transport: impl Transport,
     ) -> Result<Self> {
         let MemberSettings { directory, cluster, id } = settings;
-        let log = LogStore::new(LogFile::open(directory, *cluster, *id)?);
+        let mut log = LogFile::open(directory, *cluster, *id)?;
         let state = StateStore::open(directory, *cluster, machine)?;
+        log.join_snapshot(state.snapshot_position())?;
+        let log = LogStore::new(log, state.snapshot_end());
         let config = config(*cluster).validate();
         let config = Arc::new(config.expect("the limits are in order"));
         let peers = Peers(Rc::new(transport));
@@ -126,8 +143,10 @@ impl<S: StateMachine> Member<S> {
     /// a log already.
     ///
     /// # Errors
-    /// `DeviceFailed` if the member has ended.
+    /// - `Protocol` if there are too many addresses.
+    /// - `DeviceFailed` if the member has ended.
     pub async fn begin(&self, addresses: Vec<String>) -> Result<()> {
+        check_addresses(&addresses)?;
         let members = BTreeMap::from([(self.id, Addresses(addresses))]);
         match self.raft.initialize(members).await {
             Ok(()) | Err(RaftError::APIError(_)) => Ok(()),
@@ -184,6 +203,16 @@ impl<S: StateMachine> Member<S> {
         id: u64,
         addresses: Vec<String>,
     ) -> std::result::Result<(), ProposeError> {
+        check_addresses(&addresses).map_err(ProposeError::Refused)?;
+        let members = self.members();
+        if members.len() >= MAX_MEMBERS && !members.contains(&id) {
+            let what = format!(
+                "cannot add member {id}: there are {} members, and the limit is {MAX_MEMBERS}; \
+                 remove another one first",
+                members.len()
+            );
+            return Err(ProposeError::Refused(Error::new(ErrorCode::LimitReached, what)));
+        }
         let learned = self.raft.add_learner(id, Addresses(addresses), true).await;
         learned.map_err(propose_error)?;
         let voters = openraft::ChangeMembers::AddVoterIds(BTreeSet::from([id]));
@@ -204,9 +233,26 @@ impl<S: StateMachine> Member<S> {
         self.raft.metrics().borrow().current_leader
     }
 
+    /// Returns the addresses of the member that this one considers the leader. Empty if there is
+    /// none.
+    pub fn leader_addresses(&self) -> Vec<String> {
+        let metrics = self.raft.metrics();
+        let metrics = metrics.borrow();
+        let mut members = metrics.membership_config.nodes();
+        let leader = members.find(|(id, _)| Some(**id) == metrics.current_leader);
+        leader.map_or_else(Vec::new, |(_, addresses)| addresses.0.clone())
+    }
+
     /// Returns the ids of the members that vote, in ascending order.
     pub fn voters(&self) -> Vec<u64> {
         self.raft.metrics().borrow().membership_config.voter_ids().collect()
+    }
+
+    /// Returns the ids of all members, also of those that do not vote yet, in ascending order.
+    fn members(&self) -> Vec<u64> {
+        let metrics = self.raft.metrics();
+        let ids = metrics.borrow().membership_config.nodes().map(|(id, _)| *id).collect();
+        ids
     }
 
     /// Calls `read` with the state machine, which has applied all commands that this member has
@@ -217,7 +263,7 @@ impl<S: StateMachine> Member<S> {
 
     /// Handles the request of another member; returns the reply.
     pub async fn handle(&self, request: &[u8]) -> Vec<u8> {
-        let reply = match PeerRequest::from_bytes(request) {
+        let reply = match PeerRequest::from_peer(request) {
             Ok(request) => self.reply(request).await,
             Err(error) => Err(error),
         };
@@ -266,8 +312,8 @@ impl<S: StateMachine> Member<S> {
                 total,
                 part,
             } => {
-                let arrived = Arriving { vote, name: name.clone(), state: part.0 };
-                let Some(state) = self.note_part(arrived, offset, total)? else {
+                let arrived = Arriving { vote, name: name.clone(), total, state: part.0 };
+                let Some(state) = self.note_part(arrived, offset)? else {
                     return Ok(PeerReply::PartReceived);
                 };
                 let members_at = members_at.as_ref().map(log_id_of);
@@ -285,16 +331,13 @@ impl<S: StateMachine> Member<S> {
     }
 
     /// Adds a part to the snapshot that arrives. Returns the state when it is complete.
-    fn note_part(&self, part: Arriving, offset: u64, total: u64) -> Result<Option<Vec<u8>>> {
-        if total > MAX_SNAPSHOT_BYTES {
-            let what = format!("a snapshot of {total} bytes: the limit is {MAX_SNAPSHOT_BYTES}");
-            return Err(Error::new(ErrorCode::TooLarge, what));
-        }
+    fn note_part(&self, part: Arriving, offset: u64) -> Result<Option<Vec<u8>>> {
         let mut arriving = self.arriving.borrow_mut();
         match &mut *arriving {
             slot if offset == 0 => *slot = Some(part),
             Some(former)
-                if (former.vote, &former.name) == (part.vote, &part.name)
+                if (former.vote, &former.name, former.total)
+                    == (part.vote, &part.name, part.total)
                     && former.state.len() as u64 == offset =>
             {
                 former.state.extend(part.state);
@@ -305,7 +348,7 @@ impl<S: StateMachine> Member<S> {
                 return Err(Error::new(ErrorCode::Protocol, what));
             }
         }
-        let is_complete = |it: &mut Arriving| it.state.len() as u64 >= total;
+        let is_complete = |it: &mut Arriving| it.state.len() as u64 >= it.total;
         Ok(arriving.take_if(is_complete).map(|it| it.state))
     }
 

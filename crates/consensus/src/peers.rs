@@ -2,11 +2,11 @@
 //!
 //! Does not own connections: the transport does.
 
-use crate::limits::{HEARTBEAT, SNAPSHOT_PART_BYTES, SNAPSHOT_PART_LIMIT};
+use crate::limits::{HEARTBEAT, MAX_APPEND_BYTES, SNAPSHOT_PART_BYTES, SNAPSHOT_PART_LIMIT};
 use crate::messages::{PeerReply, PeerRequest};
 use crate::raft_types::{
-    Addresses, Types, log_id_of, position_of, record_of_entry, record_of_members, record_of_vote,
-    vote_of,
+    Addresses, Entry, Types, log_id_of, position_of, record_of_entry, record_of_members,
+    record_of_vote, vote_of,
 };
 use openraft::error::{
     Fatal, NetworkError, RPCError, RaftError, ReplicationClosed, StreamingError, Unreachable,
@@ -16,11 +16,15 @@ use openraft::raft::{
     AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, VoteRequest, VoteResponse,
 };
 use openraft::{OptionalSend, RaftNetwork, RaftNetworkFactory, Snapshot, Vote};
+use skep_format::consensus::{EntryContent, LogEntry};
 use skep_types::codec::{Bytes, Codec};
 use skep_types::{Error, ErrorCode, Result};
 use std::future::Future;
 use std::rc::Rc;
 use std::time::Duration;
+
+/// Bytes of an entry with a command before the command: the position, the kind and the length.
+const ENTRY_HEAD_BYTES: usize = 29;
 
 /// Carries messages to other members.
 pub trait Transport: 'static {
@@ -104,6 +108,23 @@ fn unexpected(reply: &PeerReply) -> Error {
     )
 }
 
+/// Returns the first of `entries`, as many as fit into one message, and at least one.
+fn fitting(entries: &[Entry]) -> Vec<LogEntry> {
+    let mut bytes = 0;
+    let mut fitting = Vec::new();
+    for entry in entries.iter().map(record_of_entry) {
+        bytes += match &entry.content {
+            EntryContent::Command { command } => command.0.len() + ENTRY_HEAD_BYTES,
+            EntryContent::Blank | EntryContent::Members { .. } => entry.to_bytes().len(),
+        };
+        if bytes > MAX_APPEND_BYTES && !fitting.is_empty() {
+            break;
+        }
+        fitting.push(entry);
+    }
+    fitting
+}
+
 type CallError = RPCError<u64, Addresses, RaftError<u64>>;
 
 /// Converts the error of a call. The library pauses before it asks an unreachable member again.
@@ -120,14 +141,19 @@ impl<T: Transport> RaftNetwork<Types> for Peer<T> {
         request: AppendEntriesRequest<Types>,
         option: RPCOption,
     ) -> std::result::Result<AppendEntriesResponse<u64>, CallError> {
+        let entries = fitting(&request.entries);
+        let is_whole = entries.len() == request.entries.len();
+        let last_sent = entries.last().map(|entry| log_id_of(&entry.position));
         let request = PeerRequest::Append {
             vote: record_of_vote(&request.vote),
             before: request.prev_log_id.as_ref().map(position_of),
-            entries: request.entries.iter().map(record_of_entry).collect(),
+            entries,
             committed: request.leader_commit.as_ref().map(position_of),
         };
         match self.call(&request, option.hard_ttl()).await.map_err(call_error)? {
-            PeerReply::Stored => Ok(AppendEntriesResponse::Success),
+            PeerReply::Stored if is_whole => Ok(AppendEntriesResponse::Success),
+            // The library sends the other entries in its next request.
+            PeerReply::Stored => Ok(AppendEntriesResponse::PartialSuccess(last_sent)),
             PeerReply::Conflict => Ok(AppendEntriesResponse::Conflict),
             PeerReply::HigherVote { vote } => Ok(AppendEntriesResponse::HigherVote(vote_of(&vote))),
             other => Err(call_error(unexpected(&other))),
@@ -171,5 +197,37 @@ impl<T: Transport> RaftNetwork<Types> for Peer<T> {
 
     fn backoff(&self) -> Backoff {
         Backoff::new(std::iter::repeat(HEARTBEAT))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::limits::{MAX_COMMAND_BYTES, MAX_ENTRIES, MAX_MESSAGE_BYTES};
+    use crate::raft_types::entry_of;
+    use skep_format::consensus::{LogPosition, VoteRecord};
+
+    fn entry(index: u64, len: usize) -> Entry {
+        let content = EntryContent::Command { command: Bytes(vec![0; len]) };
+        entry_of(LogEntry { position: LogPosition { term: 1, leader: 1, index }, content })
+    }
+
+    #[test]
+    fn message_has_as_many_entries_as_fit_and_at_least_one() {
+        let longest: Vec<_> =
+            (0..MAX_ENTRIES).map(|index| entry(index, MAX_COMMAND_BYTES)).collect();
+        let sent = fitting(&longest);
+        assert_eq!(sent.len(), 1, "two entries with their heads are longer than the limit");
+        let half: Vec<_> = (0..64).map(|index| entry(index, MAX_COMMAND_BYTES / 2)).collect();
+        assert_eq!(fitting(&half).len(), 3);
+        let short: Vec<_> = (0..64).map(|index| entry(index, 100)).collect();
+        assert_eq!(fitting(&short).len(), 64);
+        let entries = fitting(&half);
+        assert_eq!(fitting(&short)[0].to_bytes().len(), 100 + ENTRY_HEAD_BYTES);
+        let vote = VoteRecord { term: 1, candidate: 1, is_elected: true };
+        let request = PeerRequest::Append { vote, before: None, entries, committed: None };
+        let bytes = request.to_bytes();
+        assert!(bytes.len() <= MAX_MESSAGE_BYTES);
+        assert_eq!(PeerRequest::from_peer(&bytes).unwrap(), request);
     }
 }

@@ -5,13 +5,15 @@
 //!
 //! # Crash rule
 //! The state is only in memory. A start restores it from the snapshot, and the entries after the
-//! snapshot are applied again as soon as the member knows that they are committed. A snapshot is
-//! durable, by atomic replacement, before entries leave the log.
+//! snapshot are applied again as soon as the member has learnt that they are committed. A snapshot
+//! is durable, by atomic replacement, before entries leave the log ([`SnapshotEnd`]).
 
+use crate::limits::MAX_SNAPSHOT_BYTES;
 use crate::raft_types::{
     Entry, LogId, OutcomeBytes, SnapshotMeta, StorageError, StoredMembers, Types, log_id_of,
     members_of, position_of, record_of_members,
 };
+use crate::snapshot_end::SnapshotEnd;
 use openraft::storage::RaftStateMachine;
 use openraft::{EntryPayload, OptionalSend, RaftSnapshotBuilder, Snapshot, StorageIOError};
 use skep_format::consensus::{LogPosition, RaftSnapshot};
@@ -50,6 +52,8 @@ struct Inner<S> {
     cluster: ClusterId,
     /// The contents of the snapshot file.
     snapshot: Option<RaftSnapshot>,
+    /// The end of the snapshot file, for the log.
+    end: SnapshotEnd,
 }
 
 /// A handle to the state machine of a member.
@@ -76,16 +80,32 @@ impl<S: StateMachine> StateStore<S> {
             path,
             cluster,
             snapshot: None,
+            end: SnapshotEnd::default(),
         };
         match std::fs::read(&inner.path) {
             Ok(bytes) => {
-                let restored = RaftSnapshot::from_file(&bytes).and_then(|it| inner.restore(it));
+                let restored = RaftSnapshot::from_file(&bytes).and_then(|it| {
+                    inner.restore(&it)?;
+                    inner.snapshot = Some(it);
+                    Ok(())
+                });
                 restored.map_err(|error| error.within(inner.path.display()))?;
             }
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
             Err(error) => return Err(Error::from(error).within(inner.path.display())),
         }
+        inner.note_end();
         Ok(Self(Rc::new(RefCell::new(inner))))
+    }
+
+    /// Returns the position of the last entry whose effect the snapshot file contains.
+    pub(crate) fn snapshot_position(&self) -> Option<LogPosition> {
+        self.0.borrow().snapshot.as_ref().and_then(|snapshot| snapshot.last)
+    }
+
+    /// Returns the handle to the end of the snapshot file, which each later snapshot advances.
+    pub(crate) fn snapshot_end(&self) -> SnapshotEnd {
+        self.0.borrow().end.clone()
     }
 
     /// Calls `read` with the state machine of the application.
@@ -95,16 +115,15 @@ impl<S: StateMachine> StateStore<S> {
 }
 
 impl<S: StateMachine> Inner<S> {
-    fn restore(&mut self, snapshot: RaftSnapshot) -> Result<()> {
+    fn restore(&mut self, snapshot: &RaftSnapshot) -> Result<()> {
         if snapshot.cluster != self.cluster {
             let what = format!("the snapshot belongs to cluster {}", snapshot.cluster);
             return Err(Error::new(ErrorCode::Corrupt, what));
         }
         self.machine.restore(&snapshot.state.0)?;
-        let meta = meta_of(&snapshot);
+        let meta = meta_of(snapshot);
         self.applied = meta.last_log_id;
         self.members = meta.last_membership;
-        self.snapshot = Some(snapshot);
         Ok(())
     }
 
@@ -122,6 +141,30 @@ impl<S: StateMachine> Inner<S> {
         }
     }
 
+    /// Replaces the snapshot file by the state `snapshot`, which this member has already.
+    fn store(&mut self, snapshot: RaftSnapshot) -> Result<()> {
+        let stored = file_of(&snapshot).and_then(|file| replace_atomically(&self.path, &file));
+        match stored {
+            Ok(()) => {
+                self.snapshot = Some(snapshot);
+                self.note_end();
+                Ok(())
+            }
+            Err(error) => {
+                let error = error.within(format_args!("cannot store {}", self.path.display()));
+                self.end.fail(&error);
+                Err(error)
+            }
+        }
+    }
+
+    /// Reports the end of the snapshot file to the log.
+    fn note_end(&self) {
+        if let Some(last) = self.snapshot.as_ref().and_then(|snapshot| snapshot.last) {
+            self.end.advance(last.index);
+        }
+    }
+
     /// Encodes the present state.
     fn snapshot_now(&self) -> RaftSnapshot {
         let last = self.applied.as_ref().map(position_of);
@@ -134,6 +177,22 @@ impl<S: StateMachine> Inner<S> {
             state: Bytes(self.machine.snapshot()),
         }
     }
+}
+
+/// Encodes the snapshot file.
+///
+/// # Errors
+/// `TooLarge` if the state is longer than a snapshot may be. A reader would refuse such a file.
+fn file_of(snapshot: &RaftSnapshot) -> Result<Vec<u8>> {
+    let len = snapshot.state.0.len() as u64;
+    if len > MAX_SNAPSHOT_BYTES {
+        let what = format!(
+            "the state has {len} bytes, and the limit is {MAX_SNAPSHOT_BYTES}; remove clients and \
+             servers that are no longer used"
+        );
+        return Err(Error::new(ErrorCode::TooLarge, what));
+    }
+    Ok(snapshot.to_file())
 }
 
 fn meta_of(snapshot: &RaftSnapshot) -> SnapshotMeta {
@@ -164,9 +223,8 @@ impl<S: StateMachine> RaftSnapshotBuilder<Types> for SnapshotWriter<S> {
             // The leader has sent a newer snapshot in the meantime.
             return Ok(library_snapshot(newer));
         }
-        replace_atomically(&inner.path, &self.snapshot.to_file())
-            .map_err(|error| StorageIOError::write_snapshot(None, &error))?;
-        inner.snapshot = Some(self.snapshot.clone());
+        let stored = inner.store(self.snapshot.clone());
+        stored.map_err(|error| StorageIOError::write_snapshot(None, &error))?;
         Ok(library_snapshot(&self.snapshot))
     }
 }
@@ -215,15 +273,83 @@ impl<S: StateMachine> RaftStateMachine<Types> for StateStore<S> {
             name: meta.snapshot_id.clone(),
             state: Bytes(*state),
         };
-        let file = snapshot.to_file();
-        let installed =
-            inner.restore(snapshot).and_then(|()| replace_atomically(&inner.path, &file));
-        installed.map_err(|error| StorageIOError::write_snapshot(None, &error).into())
+        let installed = inner.restore(&snapshot).and_then(|()| inner.store(snapshot));
+        installed.map_err(|error| {
+            // The log may wait for this snapshot.
+            inner.end.fail(&error);
+            StorageIOError::write_snapshot(None, &error).into()
+        })
     }
 
     async fn get_current_snapshot(
         &mut self,
     ) -> std::result::Result<Option<Snapshot<Types>>, StorageError> {
         Ok(self.0.borrow().snapshot.as_ref().map(library_snapshot))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_lite::future::poll_once;
+    use skep_env::block_on;
+    use std::pin::pin;
+
+    const CLUSTER: ClusterId = ClusterId::new([9; 16]);
+
+    /// A state with as many zero bytes as the number says.
+    struct Zeros(usize);
+
+    impl StateMachine for Zeros {
+        fn apply(&mut self, _: LogPosition, _: &[u8]) -> Vec<u8> {
+            Vec::new()
+        }
+
+        fn snapshot(&self) -> Vec<u8> {
+            vec![0; self.0]
+        }
+
+        fn restore(&mut self, state: &[u8]) -> Result<()> {
+            self.0 = state.len();
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn state_beyond_the_limit_is_refused_before_the_file() {
+        block_on(async {
+            let directory = tempfile::tempdir().unwrap();
+            let machine = Zeros(MAX_SNAPSHOT_BYTES as usize + 1);
+            let mut store = StateStore::open(directory.path(), CLUSTER, machine).unwrap();
+            let mut writer = store.get_snapshot_builder().await;
+            let error = writer.build_snapshot().await.unwrap_err().to_string();
+            assert!(error.contains("raft-snapshot") && error.contains("limit"), "{error}");
+            let end = store.snapshot_end();
+            assert!(end.reached(0).await.is_err(), "the log must not wait for this snapshot");
+            assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+        })
+        .unwrap();
+    }
+
+    #[test]
+    fn log_waits_for_each_stored_snapshot() {
+        block_on(async {
+            let directory = tempfile::tempdir().unwrap();
+            let mut store = StateStore::open(directory.path(), CLUSTER, Zeros(3)).unwrap();
+            let end = store.snapshot_end();
+            let last = log_id_of(&LogPosition { term: 1, leader: 1, index: 5 });
+            let mut waiting = pin!(end.reached(5));
+            assert!(poll_once(&mut waiting).await.is_none());
+            let meta = SnapshotMeta { last_log_id: Some(last), ..SnapshotMeta::default() };
+            store.install_snapshot(&meta, Box::new(vec![0; 4])).await.unwrap();
+            waiting.await.unwrap();
+            let again = StateStore::open(directory.path(), CLUSTER, Zeros(0)).unwrap();
+            assert_eq!(
+                (again.with(|it| it.0), again.snapshot_position()),
+                (4, Some(position_of(&last)))
+            );
+            again.snapshot_end().reached(5).await.unwrap();
+        })
+        .unwrap();
     }
 }

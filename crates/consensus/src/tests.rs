@@ -2,10 +2,11 @@
 //! storage tests of the Raft library.
 
 use super::*;
-use crate::limits::{ENTRIES_KEPT, ENTRIES_PER_SNAPSHOT};
+use crate::limits::{ENTRIES_KEPT, ENTRIES_PER_SNAPSHOT, MAX_COMMAND_BYTES, MAX_MESSAGE_BYTES};
 use crate::log_file::LogFile;
 use crate::log_store::LogStore;
 use crate::raft_types::{StorageError, Types};
+use crate::snapshot_end::SnapshotEnd;
 use crate::state_store::StateStore;
 use skep_types::{ClusterId, Error, ErrorCode, Result};
 use std::cell::{Cell, RefCell};
@@ -46,9 +47,13 @@ impl openraft::testing::StoreBuilder<Types, LogStore, StateStore<Commands>, temp
     ) -> std::result::Result<(tempfile::TempDir, LogStore, StateStore<Commands>), StorageError>
     {
         let directory = tempfile::tempdir().unwrap();
+        LogFile::create(directory.path(), CLUSTER, 1).unwrap();
         let log = LogFile::open(directory.path(), CLUSTER, 1).unwrap();
         let state = StateStore::open(directory.path(), CLUSTER, Commands::default()).unwrap();
-        Ok((directory, LogStore::new(log), state))
+        // The tests of the library remove entries that no snapshot has.
+        let end = SnapshotEnd::default();
+        end.advance(u64::MAX);
+        Ok((directory, LogStore::new(log, end), state))
     }
 }
 
@@ -73,6 +78,7 @@ struct Line {
 
 impl Transport for Line {
     async fn call(&self, to: u64, _: &[String], request: Vec<u8>, _: Duration) -> Result<Vec<u8>> {
+        assert!(request.len() <= MAX_MESSAGE_BYTES, "a message of {} bytes", request.len());
         let is_cut = |member| self.network.cut_off.borrow().contains(member);
         let lost = || Error::new(ErrorCode::Disconnected, format!("member {to} is cut off"));
         let member = self.network.members.borrow().get(&to).cloned();
@@ -99,6 +105,7 @@ impl Group {
     async fn of_one() -> Self {
         let directories = (0..3).map(|_| tempfile::tempdir().unwrap()).collect();
         let group = Self { directories, network: Rc::default() };
+        (1..=3).for_each(|id| Member::<Commands>::create(&group.settings(id)).unwrap());
         group.start(1).await;
         group.member(1).begin(vec!["one".into()]).await.unwrap();
         group.leader(|_| true).await;
@@ -116,11 +123,18 @@ impl Group {
         group
     }
 
-    async fn start(&self, id: u64) {
+    fn settings(&self, id: u64) -> MemberSettings {
         let directory = self.directories[id as usize - 1].path().to_owned();
-        let settings = MemberSettings { directory, cluster: CLUSTER, id };
+        MemberSettings { directory, cluster: CLUSTER, id }
+    }
+
+    async fn open(&self, id: u64) -> Result<Member<Commands>> {
         let line = Line { network: Rc::clone(&self.network), from: id };
-        let member = Member::open(&settings, Commands::default(), line).await.unwrap();
+        Member::open(&self.settings(id), Commands::default(), line).await
+    }
+
+    async fn start(&self, id: u64) {
+        let member = self.open(id).await.unwrap();
         self.network.members.borrow_mut().insert(id, Rc::new(member));
     }
 
@@ -285,5 +299,64 @@ fn member_that_was_away_long_gets_a_snapshot() {
         group.all_have(&vec![b'a'; expected]).await;
         group.member(1).remove_member(3).await.unwrap();
         until("the voters are known", || group.member(2).voters() == [1, 2]).await;
+    });
+}
+
+#[test]
+fn long_entries_reach_a_returning_member_in_parts() {
+    run(async {
+        let group = Group::of_three().await;
+        group.kill(3).await;
+        let mut expected = Vec::new();
+        for byte in 0..6 {
+            let command = vec![byte; MAX_COMMAND_BYTES];
+            group.member(1).propose(command.clone()).await.unwrap();
+            expected.extend(command);
+        }
+        group.start(3).await;
+        group.all_have(&expected).await;
+    });
+}
+
+#[test]
+fn directory_that_lacks_a_file_of_its_member_is_refused() {
+    run(async {
+        let group = Group::of_one().await;
+        let again = Member::<Commands>::create(&group.settings(1)).unwrap_err();
+        assert_eq!(again.code(), ErrorCode::Configuration);
+        let leader = group.member(1);
+        let rounds = (ENTRIES_PER_SNAPSHOT * 2) as usize;
+        for _ in 0..rounds / 128 {
+            let batch = (0..128).map(|_| {
+                let leader = Rc::clone(&leader);
+                skep_env::spawn(async move { leader.propose(vec![b'a']).await.map(drop) })
+            });
+            for proposing in batch.collect::<Vec<_>>() {
+                proposing.await.unwrap();
+            }
+        }
+        drop(leader);
+        let (log, snapshot) = ("raft-log", "raft-snapshot");
+        let path = |name| group.directories[0].path().join(name);
+        until("the log has removed entries", || {
+            // To open a log writes to it, so the test opens a copy.
+            let copy = tempfile::tempdir().unwrap();
+            std::fs::copy(path(log), copy.path().join(log)).unwrap();
+            LogFile::open(copy.path(), CLUSTER, 1).is_ok_and(|log| log.removed().is_some())
+        })
+        .await;
+        group.kill(1).await;
+        for name in [log, snapshot] {
+            let bytes = std::fs::read(path(name)).unwrap();
+            std::fs::remove_file(path(name)).unwrap();
+            let error = group.open(1).await.err().unwrap();
+            assert_eq!(error.code(), ErrorCode::Corrupt);
+            assert!(error.context().contains(log), "{error}");
+            assert!(error.context().contains("add it with a new id"), "{error}");
+            std::fs::write(path(name), bytes).unwrap();
+        }
+        group.start(1).await;
+        group.leader(|_| true).await;
+        group.all_have(&vec![b'a'; rounds]).await;
     });
 }

@@ -19,13 +19,20 @@ fn open(directory: &Path) -> LogFile {
     LogFile::open(directory, CLUSTER, 2).unwrap()
 }
 
+/// Returns a directory with the empty log of member 2.
+fn new_directory() -> tempfile::TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    LogFile::create(directory.path(), CLUSTER, 2).unwrap();
+    directory
+}
+
 fn indexes(log: &LogFile) -> Vec<u64> {
     log.entries(0, u64::MAX).map(|entry| entry.position.index).collect()
 }
 
 #[test]
 fn restart_restores_vote_entries_and_truncations() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = new_directory();
     let mut log = open(directory.path());
     let vote = VoteRecord { term: 3, candidate: 1, is_elected: true };
     log.write((0..5).map(append).collect()).unwrap();
@@ -48,7 +55,7 @@ fn restart_restores_vote_entries_and_truncations() {
 
 #[test]
 fn torn_write_is_truncated_and_the_log_continues() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = new_directory();
     let path = directory.path().join(LOG_FILE);
     let mut log = open(directory.path());
     log.write(vec![append(0)]).unwrap();
@@ -63,7 +70,7 @@ fn torn_write_is_truncated_and_the_log_continues() {
 
 #[test]
 fn damage_and_gaps_name_the_file_and_foreign_logs_are_refused() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = new_directory();
     let path = directory.path().join(LOG_FILE);
     let mut log = open(directory.path());
     for index in 0..3 {
@@ -90,7 +97,7 @@ fn damage_and_gaps_name_the_file_and_foreign_logs_are_refused() {
 
 #[test]
 fn failed_write_refuses_all_later_writes() {
-    let directory = tempfile::tempdir().unwrap();
+    let directory = new_directory();
     let mut log = open(directory.path());
     log.file = File::open(directory.path().join(LOG_FILE)).unwrap();
     for _ in 0..2 {
@@ -98,4 +105,61 @@ fn failed_write_refuses_all_later_writes() {
     }
     assert_eq!(log.remove_up_to(position(0)).unwrap_err().code(), ErrorCode::DeviceFailed);
     assert!(indexes(&log).is_empty());
+}
+
+#[test]
+fn records_out_of_order_are_refused_before_the_write() {
+    let directory = new_directory();
+    let path = directory.path().join(LOG_FILE);
+    let mut log = open(directory.path());
+    log.write((0..4).map(append).collect()).unwrap();
+    log.remove_up_to(position(1)).unwrap();
+    let before = std::fs::read(&path).unwrap();
+    let of_term = |term| {
+        let position = LogPosition { term, ..position(4) };
+        LogRecord::Append { entry: LogEntry { position, content: EntryContent::Blank } }
+    };
+    let base = || LogRecord::Base { vote: None, removed: None };
+    for wrong in [
+        vec![append(5)],
+        vec![append(3)],
+        vec![append(4), append(4)],
+        vec![of_term(0)],
+        vec![LogRecord::Truncate { from: 3 }, append(4)],
+        vec![LogRecord::Truncate { from: 1 }],
+        vec![base()],
+    ] {
+        let error = log.write(wrong.clone()).unwrap_err();
+        assert_eq!(error.code(), ErrorCode::Corrupt, "{wrong:?}");
+        assert!(error.context().contains(LOG_FILE), "{error}");
+    }
+    assert_eq!(std::fs::read(&path).unwrap(), before);
+    log.write(vec![LogRecord::Truncate { from: 3 }, append(3), of_term(2)]).unwrap();
+    assert_eq!(indexes(&open(directory.path())), [2, 3, 4]);
+}
+
+#[test]
+fn log_and_snapshot_that_do_not_join_are_refused() {
+    let directory = new_directory();
+    let mut log = open(directory.path());
+    log.join_snapshot(None).unwrap();
+    log.write((0..6).map(append).collect()).unwrap();
+    log.remove_up_to(position(2)).unwrap();
+    let other_term = LogPosition { term: 9, ..position(4) };
+    for snapshot in [None, Some(position(1)), Some(other_term)] {
+        let error = log.join_snapshot(snapshot).unwrap_err();
+        assert_eq!(error.code(), ErrorCode::Corrupt, "{snapshot:?}");
+        assert!(error.context().contains("new id"), "{error}");
+    }
+    for joined in [2, 4, 5] {
+        log.join_snapshot(Some(position(joined))).unwrap();
+        assert_eq!(indexes(&log), [3, 4, 5], "the log continues the snapshot");
+    }
+    // A crash came between a snapshot of the leader and the log, whose end has lost an election.
+    log.join_snapshot(Some(LogPosition { term: 3, ..position(20) })).unwrap();
+    let mut log = open(directory.path());
+    assert_eq!((indexes(&log), log.last().unwrap().index), (Vec::new(), 20));
+    let next = LogPosition { term: 3, ..position(21) };
+    let entry = LogEntry { position: next, content: EntryContent::Blank };
+    log.write(vec![LogRecord::Append { entry }]).unwrap();
 }
