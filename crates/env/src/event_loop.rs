@@ -13,6 +13,7 @@
 mod op;
 mod spin;
 mod timer;
+mod workers;
 
 use crate::clock;
 use crate::event::Event;
@@ -36,6 +37,7 @@ pub(crate) use op::submit_traffic;
 pub use op::{Op, submit};
 use spin::Spin;
 pub use timer::{sleep, timeout, yield_now};
+pub use workers::limit_kernel_workers;
 
 /// Number of entries in the submission queue. If the queue fills up within a turn, the loop submits
 /// early.

@@ -38,8 +38,8 @@ pub use async_task::Task;
 pub use buffer::Buf;
 pub use clock::{now, random_bytes, random_u64, random_u128, wall_time};
 pub use event_loop::{
-    ExpectedReply, Op, block_on, expect_reply, is_running, set_spin, sleep, spawn, submit, timeout,
-    yield_now,
+    ExpectedReply, Op, block_on, expect_reply, is_running, limit_kernel_workers, set_spin, sleep,
+    spawn, submit, timeout, yield_now,
 };
 pub use file::{File, StdFile, close};
 pub use file_system::{

@@ -1,12 +1,13 @@
 //! Storage targets: store chunk files and serve them to clients.
 //!
 //! Owns the data of a storage target, and its recovery from crashes and damage: [`chunk_store`].
-//! Each target has a thread of its own ([`skep_service::host`]). Does not own names, directories or
-//! files: a storage target only sees inode ids.
+//! One thread owns a target, and may own several of one device (`event_loops`). Does not own names,
+//! directories or files: a storage target only sees inode ids.
 
 mod benchmark;
 pub mod chunk_store;
 mod emulation;
+mod event_loops;
 mod handlers;
 mod limits;
 mod loss;

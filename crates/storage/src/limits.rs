@@ -2,6 +2,12 @@
 
 use std::time::Duration;
 
+/// Maximum number of targets that wait for their start in one event loop, which starts them at once:
+/// more than the targets of any service.
+pub(crate) const MAX_WAITING_TARGETS: usize = 1024;
+/// Number of the kernel's workers that a target may use for each processor: the kernel's own limit
+/// for a loop. Workers sync files and write back, and each waits for the device.
+pub(crate) const WORKERS_PER_PROCESSOR: usize = 4;
 /// Maximum number of chunk files that a target keeps open. Each needs a descriptor, a path and the
 /// first page, together under 20 MiB.
 pub(crate) const MAX_OPEN_FILES: usize = 4096;

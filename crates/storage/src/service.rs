@@ -1,6 +1,7 @@
 //! The storage service: runs storage targets on the common host of targets.
 
 use crate::chunk_store::reserve;
+use crate::event_loops::EventLoops;
 use crate::limits::{CONNECTIONS_SHARE, MIN_OPEN_FILES};
 use crate::settings::StorageSettings;
 use crate::target_thread;
@@ -43,5 +44,6 @@ pub fn run(settings: &StorageSettings) -> Result<()> {
     let share = descriptors as usize / (2 * settings.targets.len().max(1));
     let open_files = share.max(MIN_OPEN_FILES);
     let emulation = settings.emulation.clone();
-    host(settings).run(move |start| target_thread::serve(start, open_files, &emulation))
+    let loops = EventLoops::new();
+    host(settings).run(move |start| target_thread::serve(start, open_files, &emulation, &loops))
 }

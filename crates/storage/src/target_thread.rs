@@ -1,11 +1,12 @@
 //! The thread that owns a storage target: its connections, chunk files and background tasks.
 //!
-//! Targets share no state. The service's main thread sends connections and other events through a
-//! mailbox.
+//! Targets share no state, but the targets of one device may share a thread (`event_loops`). The
+//! service's main thread sends connections and other events through a mailbox.
 
 use crate::benchmark::Benchmark;
 use crate::chunk_store::ChunkStore;
 use crate::emulation::Device;
+use crate::event_loops::EventLoops;
 use crate::handlers::{self, Requester};
 use crate::limits::{MAX_REQUESTS_PER_CONNECTION, MAX_REQUESTS_PER_TARGET, SPIN};
 use crate::loss::Loss;
@@ -22,6 +23,8 @@ use skep_wire::frame::Header;
 use skep_wire::senders::SenderEpochs;
 use std::cell::{Cell, RefCell};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -44,8 +47,8 @@ struct ServedTarget {
     meter: RequestMeter,
 }
 
-/// Serves a target on the calling thread until [`TargetEvent::Stop`]. Keeps at most `open_files`
-/// chunk files open, apart from those in use.
+/// Serves a target on one of `loops` until [`TargetEvent::Stop`], and returns then. Keeps at most
+/// `open_files` chunk files open, apart from those in use.
 ///
 /// # Errors
 /// The error that prevents the target's start or its clean shutdown. After an unclean shutdown, the
@@ -54,10 +57,19 @@ pub(crate) fn serve(
     start: TargetStart,
     open_files: usize,
     emulation: &EmulationSettings,
+    loops: &EventLoops,
 ) -> Result<()> {
     let device = Device::of(emulation, start.target);
-    skep_env::block_on(own(start, open_files, device))
-        .map_err(|error| Error::new(ErrorCode::Io, format!("cannot run the event loop: {error}")))?
+    // This look at the device is made here and not in the loop: it hangs if the device does.
+    let number = device_number(start.directory.path())?;
+    loops.run(number, move || own(start, open_files, device))
+}
+
+/// Returns the number of the device on which a target is.
+fn device_number(path: &Path) -> Result<u64> {
+    let found = std::fs::metadata(path);
+    let found = found.map_err(|error| Error::from(error).within(path.display()))?;
+    Ok(found.dev())
 }
 
 async fn own(start: TargetStart, open_files: usize, device: Option<Device>) -> Result<()> {

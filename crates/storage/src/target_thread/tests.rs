@@ -101,7 +101,7 @@ async fn start_as(path: &Path, map: ClusterMap, emulation: EmulationSettings) ->
         events: mailbox,
         ready: Ready::new(move || ready.send(()).unwrap()),
     };
-    let body = move || serve(start, 100, &emulation);
+    let body = move || serve(start, 100, &emulation, &EventLoops::new());
     let thread = skep_env::spawn_thread("target".into(), None, body).unwrap();
     is_ready.receive().await.unwrap();
     Running { events, thread }

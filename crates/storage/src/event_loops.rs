@@ -1,0 +1,263 @@
+//! The event loops of a storage service: which targets share a thread.
+//!
+//! The host starts a thread for each target ([`skep_service::host`]). If a device has more targets
+//! than the machine has processors, a loop for each target would only cost: the next piece of a
+//! stream goes to a thread that sleeps, and each thread has buffers of its own, which displace
+//! those of the others from the processor's caches. So the targets of a device share as many loops
+//! as there are processors. The thread that the host started for a target then only waits for the
+//! target's end. The measurements are in docs/design/0001-threads-and-store.md.
+//!
+//! Targets on different devices never share a loop: a device that hangs would stop the targets on
+//! the others.
+//!
+//! Owns the loops and the choice of the loop for a target. Does not own the work of a target
+//! (`target_thread`).
+
+use crate::limits::{MAX_WAITING_TARGETS, WORKERS_PER_PROCESSOR};
+use skep_env::{Mailbox, MailboxSender};
+use skep_types::{Error, ErrorCode, Result};
+use std::collections::HashMap;
+use std::future::Future;
+use std::io;
+use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
+
+/// Starts the future of a target, on the thread of the loop.
+type Job = Box<dyn FnOnce() + Send>;
+
+/// A message to the thread of a loop.
+enum Message {
+    Start {
+        job: Job,
+        /// Number of targets that the loop then runs.
+        targets: usize,
+    },
+    End,
+}
+
+/// The event loops of a storage service.
+#[derive(Debug)]
+pub(crate) struct EventLoops {
+    /// Maximum number of loops for the targets of one device.
+    limit: usize,
+    /// The loops of each device, by its number. Locked while a loop starts or gets a target, never
+    /// while a target runs. No other lock is taken inside.
+    devices: Mutex<HashMap<u64, Vec<EventLoop>>>,
+}
+
+/// A thread with an event loop. It ends when this is dropped, at the end of the service. Until then
+/// it also stays without targets: a device has few loops, and one of its targets may start again.
+#[derive(Debug)]
+struct EventLoop {
+    messages: MailboxSender<Message>,
+    /// Number of targets that the loop runs.
+    targets: usize,
+}
+
+impl Drop for EventLoop {
+    fn drop(&mut self) {
+        // If the mailbox is full, the thread ends with the process.
+        let _ = self.messages.send(Message::End);
+    }
+}
+
+/// A target's place in a loop. Dropping it frees the place.
+struct Place<'a> {
+    loops: &'a EventLoops,
+    device: u64,
+    index: usize,
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        let mut devices = self.loops.lock();
+        let own = devices.get_mut(&self.device).and_then(|loops| loops.get_mut(self.index));
+        own.expect("loops are never removed").targets -= 1;
+    }
+}
+
+impl EventLoops {
+    /// Creates the loops of a service: for each device one for each processor, if it has as many
+    /// targets.
+    pub(crate) fn new() -> Self {
+        Self::with_limit(skep_env::available_cpus().len())
+    }
+
+    fn with_limit(limit: usize) -> Self {
+        Self { limit: limit.max(1), devices: Mutex::default() }
+    }
+
+    /// Runs the future that `serve` returns on a loop of the device with this number, and waits for
+    /// its end. The calling thread must not have an event loop of its own.
+    ///
+    /// # Errors
+    /// Returns the error of the future, or the error that prevents the start of a loop.
+    ///
+    /// # Panics
+    /// Panics if a target of the same loop panics, so that the host ends the process.
+    pub(crate) fn run<F>(
+        &self,
+        device: u64,
+        serve: impl FnOnce() -> F + Send + 'static,
+    ) -> Result<()>
+    where
+        F: Future<Output = Result<()>> + 'static,
+    {
+        let (report, result) = mpsc::channel();
+        let job: Job = Box::new(move || {
+            skep_env::spawn(async move {
+                // The receiver waits until this target ends.
+                let _ = report.send(serve().await);
+            })
+            .detach();
+        });
+        let _place = self.place(device, job)?;
+        result.recv().expect("a loop runs until its targets have ended")
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<u64, Vec<EventLoop>>> {
+        self.devices.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Passes a job to the loop of the device with the fewest targets. Starts another loop if each
+    /// has a target and the device may have more.
+    fn place(&self, device: u64, job: Job) -> Result<Place<'_>> {
+        let mut devices = self.lock();
+        let loops = devices.entry(device).or_default();
+        let fewest = (0..loops.len()).min_by_key(|index| loops[*index].targets);
+        let index = match fewest {
+            Some(index) if loops[index].targets == 0 || loops.len() >= self.limit => index,
+            _ => {
+                loops.push(EventLoop::start(device, loops.len())?);
+                loops.len() - 1
+            }
+        };
+        let chosen = &mut loops[index];
+        let targets = chosen.targets + 1;
+        if chosen.messages.send(Message::Start { job, targets }).is_err() {
+            let text = "cannot start a target: the loop of its device starts too many others; \
+                        restart the service";
+            return Err(Error::new(ErrorCode::LimitReached, text));
+        }
+        chosen.targets = targets;
+        Ok(Place { loops: self, device, index })
+    }
+}
+
+impl EventLoop {
+    /// Starts a thread with a loop, and waits until the loop runs.
+    fn start(device: u64, number: usize) -> Result<Self> {
+        let (messages, mailbox) = Mailbox::new(MAX_WAITING_TARGETS)?;
+        let (report, started) = mpsc::channel();
+        let failed = report.clone();
+        let body = move || {
+            let running = async move {
+                let _ = report.send(Ok(()));
+                start_targets(&mailbox).await
+            };
+            if let Err(error) = skep_env::block_on(running).flatten() {
+                tracing::error!("the loop of the targets on device {device} has ended: {error}");
+                let _ = failed.send(Err(error));
+            }
+        };
+        skep_env::spawn_thread(format!("storage-{number}"), None, body)?;
+        let result: io::Result<()> = started.recv().expect("the thread reports its start");
+        result.map_err(|error| {
+            Error::new(ErrorCode::Io, format!("cannot run the event loop: {error}"))
+        })?;
+        Ok(Self { messages, targets: 0 })
+    }
+}
+
+/// Starts the targets of a loop until the service ends.
+async fn start_targets(mailbox: &Mailbox<Message>) -> io::Result<()> {
+    let workers = skep_env::available_cpus().len() * WORKERS_PER_PROCESSOR;
+    while let Message::Start { job, targets } = mailbox.receive().await? {
+        // Each target gets as many workers as it would have in a loop of its own. Otherwise the
+        // syncs of one target would wait for the syncs of the others.
+        let count = u32::try_from(workers * targets).unwrap_or(u32::MAX);
+        if let Err(error) = skep_env::limit_kernel_workers(count) {
+            tracing::debug!("cannot set the number of kernel workers to {count}: {error}");
+        }
+        job();
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::thread::{JoinHandle, ThreadId};
+
+    /// A target that runs until the test ends it.
+    struct Target {
+        /// The thread of the target's loop.
+        thread: ThreadId,
+        end: MailboxSender<Result<()>>,
+        waiting: JoinHandle<Result<()>>,
+    }
+
+    impl Target {
+        fn start(loops: &Arc<EventLoops>, device: u64) -> Self {
+            let (end, ends) = Mailbox::new(1).unwrap();
+            let (report, started) = mpsc::channel();
+            let loops = Arc::clone(loops);
+            let serve = move || async move {
+                report.send(std::thread::current().id()).unwrap();
+                ends.receive().await.unwrap()
+            };
+            let waiting = std::thread::spawn(move || loops.run(device, serve));
+            Self { thread: started.recv().unwrap(), end, waiting }
+        }
+
+        fn end_with(self, result: Result<()>) -> Result<()> {
+            self.end.send(result).unwrap();
+            self.waiting.join().unwrap()
+        }
+    }
+
+    #[test]
+    fn targets_of_a_device_share_a_limited_number_of_loops() {
+        let loops = Arc::new(EventLoops::with_limit(2));
+        let targets: Vec<_> = (0..5).map(|_| Target::start(&loops, 7)).collect();
+        let on = |thread| targets.iter().filter(|target| target.thread == thread).count();
+        let (first, second) = (targets[0].thread, targets[1].thread);
+        assert_ne!(first, second, "the second target gets a loop of its own");
+        assert_eq!((on(first), on(second)), (3, 2));
+        targets.into_iter().for_each(|target| target.end_with(Ok(())).unwrap());
+    }
+
+    #[test]
+    fn targets_of_different_devices_never_share_a_loop() {
+        let loops = Arc::new(EventLoops::with_limit(1));
+        let (one, other) = (Target::start(&loops, 7), Target::start(&loops, 8));
+        assert_ne!(one.thread, other.thread);
+        one.end_with(Ok(())).unwrap();
+        other.end_with(Ok(())).unwrap();
+    }
+
+    #[test]
+    fn end_of_a_target_leaves_the_others_of_its_loop() {
+        let loops = Arc::new(EventLoops::with_limit(1));
+        let (failing, other) = (Target::start(&loops, 7), Target::start(&loops, 7));
+        let error = failing.end_with(Err(Error::new(ErrorCode::Io, "no disk"))).unwrap_err();
+        assert_eq!(error.context(), "no disk");
+        assert!(!other.waiting.is_finished());
+        let again = Target::start(&loops, 7);
+        assert_eq!(again.thread, other.thread);
+        again.end_with(Ok(())).unwrap();
+        other.end_with(Ok(())).unwrap();
+    }
+
+    #[test]
+    fn target_gets_the_loop_of_one_that_has_ended() {
+        let loops = Arc::new(EventLoops::with_limit(2));
+        let (one, other) = (Target::start(&loops, 7), Target::start(&loops, 7));
+        let thread = one.thread;
+        one.end_with(Ok(())).unwrap();
+        let again = Target::start(&loops, 7);
+        assert_eq!(again.thread, thread);
+        again.end_with(Ok(())).unwrap();
+        other.end_with(Ok(())).unwrap();
+    }
+}
