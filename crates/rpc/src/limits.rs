@@ -42,6 +42,12 @@ pub(crate) const COMPLAINT_INTERVAL: Duration = Duration::from_secs(5);
 pub(crate) const MAX_PEER_TEXT: usize = 1000;
 /// Size of the read-ahead buffer of a connection: it holds hundreds of metadata requests.
 pub(crate) const READ_AHEAD_BYTES: usize = 64 << 10;
+/// Bulk data of a frame from which on the receiver reads little ahead of the next one: the copy of
+/// a whole read-ahead buffer would be a fair part of the cost of such a frame.
+pub(crate) const BULK_BYTES: u32 = 64 << 10;
+/// Bytes that the receiver reads ahead after a frame with much bulk data: the header and the
+/// checksums of 1 MiB fit, so that they need one receive.
+pub(crate) const BULK_READ_AHEAD_BYTES: usize = 4096;
 /// Maximum bytes of replies that wait to be sent to one peer. Above this limit, no further request
 /// of the peer is read.
 pub(crate) const MAX_OUTBOX_BYTES: usize = 64 << 20;

@@ -1,6 +1,10 @@
 //! Reads frames from a byte stream.
+//!
+//! Headers and bodies come from a read-ahead buffer, so that one receive takes many small frames.
+//! Bulk data that arrives with them is copied once more, from this buffer to the caller's. So after
+//! a frame with much bulk data the reader reads little ahead: the next frame is likely to be alike.
 
-use crate::limits::READ_AHEAD_BYTES;
+use crate::limits::{BULK_BYTES, BULK_READ_AHEAD_BYTES, READ_AHEAD_BYTES};
 use skep_env::{Buf, TcpStream};
 use skep_types::{Error, ErrorCode, Result};
 use skep_wire::frame::{HEADER_BYTES, Header, check_body};
@@ -12,6 +16,8 @@ pub(crate) struct FrameReader {
     ahead: Buf,
     start: usize,
     end: usize,
+    /// Whether the last frame had much bulk data.
+    is_bulk: bool,
 }
 
 fn disconnected(error: impl std::fmt::Display) -> Error {
@@ -25,7 +31,7 @@ impl FrameReader {
 
     /// Creates a reader with a read-ahead buffer of `capacity` bytes.
     pub(crate) fn with_buffer(stream: TcpStream, capacity: usize) -> Self {
-        Self { stream, ahead: Buf::new(capacity), start: 0, end: 0 }
+        Self { stream, ahead: Buf::new(capacity), start: 0, end: 0, is_bulk: false }
     }
 
     /// Receives until the read-ahead buffer holds `count` bytes. Returns `false` if the stream ends
@@ -38,7 +44,9 @@ impl FrameReader {
                 self.end -= self.start;
                 self.start = 0;
             }
-            let buffer = self.ahead.slice(self.end..self.ahead.len());
+            let most = if self.is_bulk { BULK_READ_AHEAD_BYTES } else { self.ahead.len() };
+            let limit = most.max(count).min(self.ahead.len());
+            let buffer = self.ahead.slice(self.end..self.start + limit);
             let got = self.stream.receive(buffer).await.map_err(disconnected)?;
             if got == 0 {
                 return match self.end - self.start {
@@ -59,7 +67,9 @@ impl FrameReader {
         let mut bytes = [0; HEADER_BYTES];
         bytes.copy_from_slice(&self.ahead.bytes()[self.start..self.start + HEADER_BYTES]);
         self.start += HEADER_BYTES;
-        Header::parse(&bytes).map(Some)
+        let (header, crc) = Header::parse(&bytes)?;
+        self.is_bulk = header.data_bytes >= BULK_BYTES;
+        Ok(Some((header, crc)))
     }
 
     /// Reads the body that belongs to `header`, and verifies its checksum.
@@ -90,5 +100,46 @@ impl FrameReader {
             return Ok(());
         }
         self.stream.receive_exact(into.slice(ready..into.len())).await.map_err(disconnected)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use skep_env::{MessagePart, TcpListener, block_on};
+
+    /// Returns the next frame's body and data, and the number of bytes that the reader received
+    /// ahead of the data.
+    async fn next(reader: &mut FrameReader) -> (Vec<u8>, Vec<u8>, usize) {
+        let (header, crc) = reader.header().await.unwrap().unwrap();
+        let body = reader.body(&header, crc).await.unwrap();
+        let ahead = reader.end - reader.start;
+        let data = Buf::new(header.data_bytes as usize);
+        reader.data(&data).await.unwrap();
+        (body, data.bytes().to_vec(), ahead)
+    }
+
+    #[test]
+    fn little_of_repeated_bulk_data_is_read_ahead() {
+        block_on(async {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let address = listener.local_address().unwrap().to_string();
+            let sender = TcpStream::connect(&address).await.unwrap();
+            let mut reader = FrameReader::new(listener.accept().await.unwrap());
+            let lengths = [BULK_BYTES, BULK_BYTES, BULK_BYTES, 0, 1000];
+            let mut ahead_of = Vec::new();
+            for (index, len) in lengths.into_iter().enumerate() {
+                let (body, data) = (vec![7; 3000 * index], vec![index as u8; len as usize]);
+                let frame = Header::default().frame_raw(&body, len);
+                let parts = vec![MessagePart::Bytes(frame), MessagePart::Bytes(data.clone())];
+                sender.send(parts).await.unwrap();
+                let (read_body, read_data, ahead) = next(&mut reader).await;
+                assert!(read_body == body && read_data == data, "frame {index}");
+                assert_eq!(reader.is_bulk, len == BULK_BYTES, "frame {index}");
+                ahead_of.push(ahead);
+            }
+            assert!(ahead_of[1..3].iter().all(|it| *it <= BULK_READ_AHEAD_BYTES), "{ahead_of:?}");
+        })
+        .unwrap();
     }
 }
