@@ -90,7 +90,7 @@ impl Mount {
             notifications: Notifications::default(),
             forget: Mutex::default(),
             seen: SeenAttributes::new(),
-            xattr_absence: XattrAbsence::new(),
+            xattr_absence: XattrAbsence::new(options.attribute_timeout),
             newest_capacity: ClusterCapacity::default(),
             lifecycle: Lifecycle { begun: skep_env::now(), ..Lifecycle::default() },
             options,

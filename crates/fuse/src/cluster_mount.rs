@@ -56,6 +56,7 @@ pub fn mount(cluster: ClusterOptions, options: ServeOptions) -> Result<()> {
         // The additional client deregisters at the end.
         workers: workers + 1,
         patience: cluster.patience,
+        attribute_timeout: options.requests.validity,
         log: cluster.log,
     };
     let (mount, signals) = run(register(client_options, signals))?;

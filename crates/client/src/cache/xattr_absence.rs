@@ -3,7 +3,7 @@
 //! requests would go to metadata, which almost never has such an attribute.
 
 use crate::cache::recent::Recent;
-use crate::limits::{MAX_REMEMBERED_XATTR_ABSENCE, XATTR_ABSENCE_VALID};
+use crate::limits::{LATE_ATTRIBUTES, MAX_REMEMBERED_XATTR_ABSENCE};
 use skep_types::{ACCESS_ACL, Attributes, DEFAULT_ACL, InodeId};
 use std::time::Duration;
 
@@ -27,6 +27,8 @@ enum Absence {
 /// The inodes without the extended attributes that the kernel requests by itself.
 #[derive(Debug)]
 pub(crate) struct XattrAbsence {
+    /// How long the mount relies on a record: as long as the kernel may cache attributes.
+    valid: Duration,
     all: Recent<Absence>,
     /// Time at which the mount sent a request to which metadata replied that the inode has no
     /// [`CAPABILITY`]. While programs alternate writes and reads of a file, the kernel requests
@@ -38,9 +40,11 @@ pub(crate) struct XattrAbsence {
 const CAPABILITY: &[u8] = b"security.capability";
 
 impl XattrAbsence {
-    pub(crate) fn new() -> Self {
+    /// Creates an empty table, whose records are valid for the time `valid`. Zero means that every
+    /// request goes to metadata.
+    pub(crate) fn new(valid: Duration) -> Self {
         let most = MAX_REMEMBERED_XATTR_ABSENCE;
-        Self { all: Recent::new(most), no_capability: Recent::new(most) }
+        Self { valid, all: Recent::new(most), no_capability: Recent::new(most) }
     }
 
     /// Records whether an inode has extended attributes that the kernel requests by itself.
@@ -67,7 +71,7 @@ impl XattrAbsence {
         if !is_asked_by_kernel(name) {
             return false;
         }
-        let is_recent = |at: Duration| now < at + XATTR_ABSENCE_VALID;
+        let is_recent = |at: Duration| now < at.saturating_add(self.valid);
         match self.all.get(inode) {
             Some(Absence::NotUntil(until)) if now < until => false,
             Some(Absence::Since(at)) if is_recent(at) => true,
@@ -78,7 +82,7 @@ impl XattrAbsence {
     /// Records that a program sets this extended attribute.
     pub(crate) fn forget(&self, inode: InodeId, name: &[u8], now: Duration) {
         if is_asked_by_kernel(name) {
-            self.all.note(inode, Absence::NotUntil(now + XATTR_ABSENCE_VALID));
+            self.all.note(inode, Absence::NotUntil(now + LATE_ATTRIBUTES));
         }
     }
 }
@@ -88,10 +92,12 @@ mod tests {
     use super::*;
     use skep_types::{FileKind, Timestamp};
 
+    const VALID: Duration = Duration::from_secs(1);
+
     #[test]
     fn absence_of_an_xattr_is_cached_until_it_is_set_or_expires() {
-        let (absence, inode) = (XattrAbsence::new(), InodeId::new(4));
-        let (at, later) = (Duration::from_secs(9), Duration::from_secs(9) + XATTR_ABSENCE_VALID);
+        let (absence, inode) = (XattrAbsence::new(VALID), InodeId::new(4));
+        let (at, later) = (Duration::from_secs(9), Duration::from_secs(9) + VALID);
         let attributes = Attributes::new(inode, FileKind::Regular, 0o644, Timestamp::default());
         assert!(!absence.is_absent(inode, ACCESS_ACL, at), "never seen");
         absence.note(&attributes, at);
@@ -105,17 +111,28 @@ mod tests {
 
     #[test]
     fn missing_capability_is_cached_for_as_long_as_attributes() {
-        let (absence, inode) = (XattrAbsence::new(), InodeId::new(4));
+        let (absence, inode) = (XattrAbsence::new(VALID), InodeId::new(4));
         let at = Duration::from_secs(9);
         absence.note_missing(inode, ACCESS_ACL, at);
         absence.note_missing(inode, CAPABILITY, at);
-        assert!(absence.is_absent(inode, CAPABILITY, at + XATTR_ABSENCE_VALID / 2));
+        assert!(absence.is_absent(inode, CAPABILITY, at + VALID / 2));
         assert!(!absence.is_absent(inode, ACCESS_ACL, at), "only the capability");
-        assert!(!absence.is_absent(inode, CAPABILITY, at + XATTR_ABSENCE_VALID));
+        assert!(!absence.is_absent(inode, CAPABILITY, at + VALID));
         // A program sets it while the reply to an earlier request is on its way.
         absence.forget(inode, CAPABILITY, at);
         absence.note_missing(inode, CAPABILITY, at);
         assert!(!absence.is_absent(inode, CAPABILITY, at));
-        assert!(!absence.is_absent(inode, CAPABILITY, at + XATTR_ABSENCE_VALID));
+        assert!(!absence.is_absent(inode, CAPABILITY, at + VALID));
+    }
+
+    #[test]
+    fn nothing_is_cached_with_a_timeout_of_zero() {
+        let (absence, inode) = (XattrAbsence::new(Duration::ZERO), InodeId::new(4));
+        let at = Duration::from_secs(9);
+        let attributes = Attributes::new(inode, FileKind::Regular, 0o644, Timestamp::default());
+        absence.note(&attributes, at);
+        absence.note_missing(inode, CAPABILITY, at);
+        assert!(!absence.is_absent(inode, ACCESS_ACL, at));
+        assert!(!absence.is_absent(inode, CAPABILITY, at));
     }
 }

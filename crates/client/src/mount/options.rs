@@ -44,6 +44,8 @@ pub struct MountOptions {
     /// How long a new mount retries while management cannot be reached or the cluster is not
     /// formatted; `None` means without limit. The error after that time contains [`GAVE_UP`].
     pub patience: Option<Duration>,
+    /// How long the mount may use attributes that it has read, without a request to metadata.
+    pub attribute_timeout: Duration,
     /// Lets management change the log level of this process.
     pub log: LogControl,
 }

@@ -60,6 +60,7 @@ fn options(fake: &FakeCluster) -> MountOptions {
         version: "0".into(),
         workers: 2,
         patience: Some(Duration::from_millis(500)),
+        attribute_timeout: Duration::from_secs(1),
         log: skep_client::LogControl::default(),
     }
 }

@@ -372,6 +372,7 @@ fn two_threads_of_one_mount_work_in_parallel() {
             version: "0".into(),
             workers: 2,
             patience: Some(Duration::from_secs(5)),
+            attribute_timeout: Duration::from_secs(1),
             log: skep_client::LogControl::default(),
         })
         .await

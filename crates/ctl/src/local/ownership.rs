@@ -8,6 +8,7 @@ use crate::access::{Access, PATIENCE};
 use skep_client::{Client, InodeAttributes, LogControl, Mount, MountOptions};
 use skep_types::{InodeId, Result};
 use skep_wire::metadata::SetAttributes;
+use std::time::Duration;
 
 /// Changes the owner of the root directory to a user, if the owner is still root.
 pub(crate) async fn give_root_to(access: &Access, uid: u32, gid: u32) -> Result<()> {
@@ -18,6 +19,7 @@ pub(crate) async fn give_root_to(access: &Access, uid: u32, gid: u32) -> Result<
         version: skep_service::PROGRAM_VERSION.into(),
         workers: 1,
         patience: Some(PATIENCE),
+        attribute_timeout: Duration::ZERO,
         log: LogControl::default(),
     });
     let client = Client::new(mount.await?, 0)?;

@@ -29,6 +29,7 @@ pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![attributes:
     renames_and_links_into_another_project_are_refused,
     projects_restrict_renames_and_links,
     writes_remove_capabilities_set_by_the_other_mount,
+    capabilities_are_seen_at_once_without_caching,
 ];
 
 /// Semantics 1.11 and 1.16.
@@ -392,4 +393,19 @@ fn writes_remove_capabilities_set_by_the_other_mount(mounts: &Mounts) {
     within_a_second("the removal of the capability", || {
         getxattr(&here, name, &mut [0; 100]) == Err(Errno::NODATA)
     });
+}
+
+/// Semantics 1.16, with `attribute_timeout=0`. Before the fix, such a mount remembered for a second
+/// that a file has no capability.
+fn capabilities_are_seen_at_once_without_caching(mounts: &Mounts) {
+    let (here, there) = (mounts.one.join("file"), mounts.at_once.join("file"));
+    let name = "security.capability";
+    files::write(&here, "x");
+    for round in 0..10 {
+        // Before the write, the kernel asks the mount for the capability, and the write removes it.
+        files::write_all(&files::open_with(OpenOptions::new().append(true), &there), b"y");
+        assert_eq!(getxattr(&there, name, &mut [0; 100]), Err(Errno::NODATA));
+        run_in(&mounts.one, "setcap", ["cap_net_raw+ep", "file"]);
+        assert!(getxattr(&there, name, &mut [0; 100]).is_ok(), "round {round}");
+    }
 }
