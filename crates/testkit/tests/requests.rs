@@ -268,3 +268,22 @@ fn writing_and_syncing_costs_few_requests() {
         |number| files::write_all_at(&file, &[5; 4096], place(number)),
     );
 }
+
+#[test]
+fn streams_cost_one_request_for_each_mib_and_target() {
+    let counted = Counted::new();
+    let at = counted.directory("files");
+    // The first 4 MiB of a file are on one target, the others in chunks of 512 KiB on both.
+    let (mib, narrow) = (1 << 20, 4 << 20);
+    let data = vec![6; mib];
+    let file = files::create_new(at.join("narrow"));
+    counted.check("write 1 MiB to one target", "mount.write storage.write_chunk", |number| {
+        files::write_all_at(&file, &data, (number * mib % narrow) as u64);
+    });
+    let file = files::create_new(at.join("wide"));
+    counted.check(
+        "write 1 MiB to two targets",
+        "mount.write storage.write_chunk storage.write_chunk",
+        |number| files::write_all_at(&file, &data, (narrow + number * mib) as u64),
+    );
+}
