@@ -4,11 +4,13 @@
 use crate::files;
 use crate::process::{self, Process};
 use crate::program::{Finished, finish};
+use crate::proxy::Proxy;
 use crate::scratch::{Scratch, mounts_below};
 use crate::view::Typed;
 use crate::wait::PATIENCE;
 use crate::wait::wait_for;
 use rustix::process::{Pid, Signal, kill_process};
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -259,15 +261,34 @@ impl Cluster {
     /// Panics like [`Self::stop`], or if the check has other findings.
     pub fn stop_except(&self, expected: &[&str]) {
         self.stop();
+        let checked = self.check_stores(expected);
+        checked.unwrap_or_else(|refusal| panic!("skep fsck: {refusal}"));
+    }
+
+    /// Like [`Self::stop`], and checks the stores with `skep fsck` if the cluster has run long
+    /// enough for that. For clusters whose tests may be filtered, and then end at once.
+    ///
+    /// # Panics
+    /// Panics like [`Self::stop`], or if the check has findings.
+    pub fn stop_checked(&self) {
+        self.stop();
+        if let Err(refusal) = self.check_stores(&[]) {
+            assert!(refusal.contains("cached cluster map"), "skep fsck: {refusal}");
+        }
+    }
+
+    /// Checks the stores of the stopped cluster. Returns the text of a refusal.
+    fn check_stores(&self, expected: &[&str]) -> Result<(), String> {
         let mut command = Command::new(program());
         command.arg("fsck").arg(&self.data).args(["--output", "json"]);
         let checked = finish(&mut command, PATIENCE);
         let report = serde_json::from_str::<serde_json::Value>(&checked.stdout);
-        let report = report.unwrap_or_else(|_| panic!("skep fsck: {}", checked.stderr));
+        let Ok(report) = report else { return Err(checked.stderr) };
         let is_expected =
             |it: &&serde_json::Value| expected.iter().any(|kind| it["kind"] == **kind);
         let mut found = report["findings"].list().iter().filter(|it| !is_expected(it));
         assert!(found.next().is_none(), "skep fsck: {report:#}");
+        Ok(())
     }
 
     /// Runs `skep down`, and checks that no process and no mount of the cluster remains.
@@ -320,6 +341,31 @@ impl Cluster {
     /// # Panics
     /// Panics like [`Self::mount`].
     pub fn mount_with(&mut self, transport: Transport, options: &str) -> Mounted {
+        self.mount_by(Command::new(program()), transport, options)
+    }
+
+    /// Creates a proxy between one mount and all services of this cluster.
+    ///
+    /// # Panics
+    /// Panics like [`Proxy::new`].
+    pub fn proxy(&self) -> Proxy {
+        let nodes = self.skep_list(&["node", "list"]);
+        let addresses = nodes.iter().flat_map(|node| node["addresses"].list());
+        let port = |address: &str| address.strip_prefix("127.0.0.1:").map(str::parse);
+        let ports = addresses.filter_map(|it| port(it.text())?.ok()).collect::<BTreeSet<u16>>();
+        Proxy::new(&ports.into_iter().collect::<Vec<_>>())
+    }
+
+    /// Like [`Self::mount`], but all connections of the mount lead through `proxy`.
+    ///
+    /// # Panics
+    /// Panics like [`Self::mount`].
+    pub fn mount_through(&mut self, proxy: &Proxy, transport: Transport) -> Mounted {
+        self.mount_by(proxy.command(&program()), transport, "defaults")
+    }
+
+    /// Mounts with the program that `command` starts.
+    fn mount_by(&mut self, mut command: Command, transport: Transport, options: &str) -> Mounted {
         let name = format!("mnt-{}", self.next_mount);
         let path = self.mount_point.with_file_name(&name);
         self.next_mount += 1;
@@ -328,7 +374,7 @@ impl Cluster {
         // printed.
         let log = self.data.join("logs").join(name).with_extension("log");
         let log = files::create(log);
-        let mut child = Command::new(program())
+        let mut child = command
             .args(["mount", "--foreground"])
             .arg("--cluster")
             .arg(&self.data)
@@ -374,6 +420,13 @@ impl Cluster {
     /// Kills all processes of the cluster with SIGKILL, and unmounts all its mounts.
     pub fn kill_all(&self) {
         crate::scratch::clear(&self.data);
+        crate::scratch::clear(&self.mount_point);
+    }
+
+    /// Kills all processes of the cluster with SIGKILL, and unmounts its mount. The file systems of
+    /// targets stay mounted.
+    pub fn kill_processes(&self) {
+        crate::scratch::kill_processes(&self.data);
         crate::scratch::clear(&self.mount_point);
     }
 

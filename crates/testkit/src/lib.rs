@@ -7,9 +7,11 @@
 //! - [`power`]: disks that simulate power losses
 //! - [`network`]: hosts in network namespaces
 //! - [`connections`]: breaks connections of a process without ending it
+//! - [`proxy`]: drops the reply to a chosen request
 //! - [`page`]: the commands of a page of the documentation, and hosts that run them
 //! - [`lab`]: labs of `skep lab`
 //! - [`files`]: file system calls that must succeed
+//! - [`target_disk`]: a disk of its own for one target, which can fail
 //! - [`view`]: typed views of JSON output
 //! - [`tree`]: directory trees to compare
 //! - [`workload`]: random workloads whose results can be checked
@@ -35,10 +37,12 @@ pub mod page;
 pub mod power;
 pub mod process;
 pub mod program;
+pub mod proxy;
 pub mod random;
 pub mod schema;
 pub mod scratch;
 pub mod suite;
+pub mod target_disk;
 pub mod thin;
 pub mod tree;
 pub mod view;

@@ -75,8 +75,8 @@ pub fn mounts_below(directory: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Kills all Skep processes that use `directory`, and unmounts all mounts at or below it.
-pub fn clear(directory: &Path) {
+/// Kills all Skep processes that use `directory`, and waits until they have ended.
+pub fn kill_processes(directory: &Path) {
     // Kill the supervisor first: it would restart the other processes.
     let (supervisors, others): (Vec<_>, Vec<_>) =
         process::below(directory).into_iter().partition(|process| process.role() == "up");
@@ -88,6 +88,11 @@ pub fn clear(directory: &Path) {
         left.iter().for_each(|process| process.signal(Signal::KILL));
         left.is_empty().then_some(())
     });
+}
+
+/// Kills all Skep processes that use `directory`, and unmounts all mounts at or below it.
+pub fn clear(directory: &Path) {
+    kill_processes(directory);
     for point in mounts_below(directory) {
         let mut command = Command::new("umount");
         program::finish(command.arg("--lazy").arg(&point), Duration::from_secs(20));

@@ -2,12 +2,11 @@
 //! one as healthy, and it returns by itself when it is repaired.
 
 use serde_json::Value;
-use skep_testkit::program::finish;
+use skep_testkit::target_disk::{DiskKind, TargetDisk};
 use skep_testkit::view::Typed;
 use skep_testkit::{Cluster, PATIENCE, Shape, Transport, files, wait_for};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 /// A shape with one storage service of three targets.
 fn three_targets() -> Shape {
@@ -84,65 +83,16 @@ fn targets_serve_while_another_one_cannot_be_opened() {
     cluster.skep(&["health", "check"]);
 }
 
-/// A file system of its own for one target, which can be made to fail.
-struct Disk {
-    path: PathBuf,
-    image: PathBuf,
-}
-
-impl Disk {
-    /// Moves the directory of a stopped target to a file system of its own.
-    fn under(path: &Path) -> Self {
-        let image = path.with_extension("image");
-        let old = path.with_extension("old");
-        files::rename(path, &old);
-        files::create_dir(path);
-        // New files are placed by free space, so the sparse image is large.
-        files::set_len(&files::create(&image), 64 << 30);
-        let quickly = "lazy_itable_init=1,lazy_journal_init=1,nodiscard";
-        let options = ["-q".as_ref(), "-E".as_ref(), quickly.as_ref()];
-        let journal = ["-J".as_ref(), "size=4".as_ref(), image.as_ref()];
-        run("mkfs.ext4", &[&options[..], &journal[..]].concat());
-        let options = "loop,errors=remount-ro";
-        run("mount", &["-o".as_ref(), options.as_ref(), image.as_ref(), path.as_ref()]);
-        let disk = Self { path: path.to_owned(), image };
-        for entry in files::read_dir(&old) {
-            let entry = entry.expect("an entry").path();
-            run("cp", &["-a".as_ref(), entry.as_ref(), path.as_ref()]);
-        }
-        disk
-    }
-
-    /// Makes the file system find an error, after which it is read-only.
-    fn fail(&self) {
-        let source = Command::new("findmnt").args(["-n", "-o", "SOURCE"]).arg(&self.path).output();
-        let source = String::from_utf8(source.expect("findmnt").stdout).expect("a name");
-        let device = source.trim().trim_start_matches("/dev/");
-        files::write(format!("/sys/fs/ext4/{device}/trigger_fs_error"), "a test\n");
-    }
-}
-
-impl Drop for Disk {
-    fn drop(&mut self) {
-        finish(Command::new("umount").arg("-l").arg(&self.path), PATIENCE);
-        let _gone = std::fs::remove_file(&self.image);
-    }
-}
-
-fn run(program: &str, arguments: &[&std::ffi::OsStr]) {
-    finish(Command::new(program).args(arguments), PATIENCE).expect_success();
-}
-
 #[test]
 fn target_with_a_failed_disk_is_reported_and_gets_no_files() {
     let mut cluster = Cluster::start(three_targets());
     let path = first_storage_target(&cluster);
     cluster.stop();
-    let disk = Disk::under(&path);
+    let disk = TargetDisk::under(&path, DiskKind::Ext4);
     cluster.up().expect_success();
     wait_for_condition(&cluster, &path, "Serving");
     let before = write_files(&cluster, "before", 60);
-    disk.fail();
+    disk.trigger_error();
     // Programs that write to the failed disk get errors. The others do not notice it.
     let (mut failed, mut written) = (0, 0);
     for path in &before {

@@ -615,7 +615,7 @@ fn main() -> ExitCode {
             second.unmount();
             third.unmount();
         });
-        suite.check("the cluster stops", || cluster.stop());
+        suite.check("the cluster stops", || cluster.stop_checked());
     }
     suite.end()
 }

@@ -1,0 +1,195 @@
+//! A file system of its own for one target of a stopped cluster, which a test can make to fail in
+//! the ways in which disks fail.
+//!
+//! Owns the image, its loop device and the mount at the target's path. Dropping it unmounts the
+//! file system. [`Frozen`] thaws a frozen one, even if the process of the test is killed.
+
+use crate::files;
+use crate::program::{finish, run};
+use crate::wait::{PATIENCE, eventually};
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+/// Size of the file system in its sparse image. It is large because new files are placed by free
+/// space.
+const BYTES: u64 = 64 << 30;
+
+/// The file system of a [`TargetDisk`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DiskKind {
+    /// ext4 with a journal, which becomes read-only after an error.
+    Ext4,
+    /// XFS.
+    Xfs,
+    /// ext4 without a journal on a device that has less space than the file system assumes.
+    Thin {
+        /// Real space of the device in MiB.
+        pool_mib: u64,
+    },
+}
+
+/// A file system of its own for one target.
+#[derive(Debug)]
+pub struct TargetDisk {
+    path: PathBuf,
+    kind: DiskKind,
+}
+
+/// A frozen file system. Dropping this thaws it.
+#[derive(Debug)]
+pub struct Frozen {
+    /// A shell that thaws the file system at the end of its input, also if this process is killed.
+    shell: Child,
+}
+
+/// Shuts a file system down: XFS_IOC_GOINGDOWN, which ext4 also has. The flag 2 means that not even
+/// the journal is written, as if the device had vanished.
+const SHUT_DOWN: &str = "import fcntl, os, struct, sys\n\
+    fcntl.ioctl(os.open(sys.argv[1], os.O_RDONLY), 0x8004587d, struct.pack('I', 2))\n";
+
+fn text(path: &Path) -> &str {
+    path.to_str().expect("test directories have ASCII names")
+}
+
+impl TargetDisk {
+    /// Moves the directory of a stopped target to a file system of its own.
+    ///
+    /// # Panics
+    /// Panics if the test does not run as root, or if the file system cannot be made.
+    pub fn under(path: &Path, kind: DiskKind) -> Self {
+        let disk = Self { path: path.to_owned(), kind };
+        let old = path.with_extension("old");
+        files::rename(path, &old);
+        files::create_dir(path);
+        if let DiskKind::Thin { pool_mib } = kind {
+            files::create_dir(disk.pool());
+            // With huge pages, the device would get its space in large pieces.
+            let size = format!("size={pool_mib}m,huge=never");
+            run("mount", ["-t", "tmpfs", "-o", &size, "skep-test", text(&disk.pool())]);
+        }
+        let image = disk.image();
+        files::set_len(&files::create(&image), BYTES);
+        let quickly = "lazy_itable_init=1,lazy_journal_init=1,nodiscard";
+        match kind {
+            DiskKind::Xfs => run("mkfs.xfs", ["-q", "-K", text(&image)]),
+            DiskKind::Ext4 => run("mkfs.ext4", ["-q", "-E", quickly, "-J", "size=4", text(&image)]),
+            DiskKind::Thin { .. } => {
+                run("mkfs.ext4", ["-q", "-E", quickly, "-O", "^has_journal", text(&image)])
+            }
+        };
+        disk.mount();
+        for entry in files::read_dir(&old) {
+            let entry = entry.expect("an entry").path();
+            run("cp", ["-a", text(&entry), text(path)]);
+        }
+        files::syncfs(path);
+        // `skep fsck` refuses two directories of the same target.
+        files::remove_dir_all(&old);
+        disk
+    }
+
+    fn pool(&self) -> PathBuf {
+        self.path.with_extension("pool")
+    }
+
+    fn image(&self) -> PathBuf {
+        match self.kind {
+            DiskKind::Thin { .. } => self.pool().join("image"),
+            _ => self.path.with_extension("image"),
+        }
+    }
+
+    fn mount(&self) {
+        let options = match self.kind {
+            DiskKind::Ext4 => "loop,errors=remount-ro",
+            DiskKind::Xfs => "loop",
+            // The kernel would initialise inode tables in the background, and use up the pool.
+            DiskKind::Thin { .. } => "loop,noinit_itable",
+        };
+        run("mount", ["-o", options, text(&self.image()), text(&self.path)]);
+    }
+
+    /// Makes an ext4 find an error, after which it is read-only.
+    ///
+    /// # Panics
+    /// Panics if the file system is not an ext4.
+    pub fn trigger_error(&self) {
+        let device = run("findmnt", ["-n", "-o", "SOURCE", text(&self.path)]);
+        let device = device.trim().trim_start_matches("/dev/");
+        files::write(format!("/sys/fs/ext4/{device}/trigger_fs_error"), "a test\n");
+    }
+
+    /// Shuts the file system down: from now on every access fails, as if the device had vanished.
+    ///
+    /// # Panics
+    /// Panics if the kernel refuses.
+    pub fn shut_down(&self) {
+        run("python3", ["-c", SHUT_DOWN, text(&self.path)]);
+    }
+
+    /// Freezes the file system: writes to it wait until the result is dropped.
+    ///
+    /// # Panics
+    /// Panics if the kernel refuses.
+    #[must_use]
+    pub fn freeze(&self) -> Frozen {
+        let script = "fsfreeze --freeze \"$0\" && echo frozen && read -r _; \
+                      fsfreeze --unfreeze \"$0\"";
+        let mut shell = Command::new("sh")
+            .args(["-c", script, text(&self.path)])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("a shell can be started");
+        let stdout = shell.stdout.take().expect("a pipe");
+        let frozen = Frozen { shell };
+        let mut line = String::new();
+        BufReader::new(stdout).read_line(&mut line).expect("a line of the shell");
+        assert_eq!(line, "frozen\n", "fsfreeze {}", self.path.display());
+        frozen
+    }
+
+    /// Changes the real space of a thin device.
+    ///
+    /// # Panics
+    /// Panics if the device is not thin.
+    pub fn resize(&self, pool_mib: u64) {
+        run("mount", ["-o", &format!("remount,size={pool_mib}m"), text(&self.pool())]);
+    }
+
+    /// Unmounts the file system and mounts it again, as after the repair of a device. No process
+    /// may use the disk any more.
+    ///
+    /// # Panics
+    /// Panics if the disk is still in use.
+    pub fn mount_again(&self) {
+        let mut refusal = String::new();
+        // After a process is killed, the kernel needs a moment to close its files.
+        let freed = eventually(PATIENCE, || {
+            let ended = finish(Command::new("umount").arg(&self.path), PATIENCE);
+            refusal = ended.stderr;
+            ended.status.success().then_some(())
+        });
+        assert!(freed.is_some(), "{refusal}");
+        self.mount();
+    }
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        drop(self.shell.stdin.take());
+        // The shell ends after it has thawed the file system.
+        let _ended = self.shell.wait();
+    }
+}
+
+impl Drop for TargetDisk {
+    fn drop(&mut self) {
+        for path in [self.path.clone(), self.pool()] {
+            finish(Command::new("umount").arg("-l").arg(path), Duration::from_secs(20));
+        }
+        let _gone = std::fs::remove_file(self.image());
+    }
+}
