@@ -2,7 +2,8 @@
 //! one exists.
 //!
 //! Owns the listing of chunk files by name. Does not read their contents: a read of a file checks
-//! its checksums.
+//! its checksums. Does not judge the chunk files of targets and groups that are newer than the
+//! cached cluster map.
 
 use crate::directories::Directories;
 use crate::finding::{Finding, Findings};
@@ -42,6 +43,25 @@ impl ChunkFiles {
         let missing = targets.filter(|it| !self.0.contains_key(&it.id));
         missing.map(|it| format!("storage target {}: its directory is not given", it.id)).collect()
     }
+
+    /// Returns the targets that belong to no group of the map. A service that stopped right after
+    /// the creation of a group has cached an older map.
+    fn without_group(&self, map: &ClusterMap) -> impl Iterator<Item = TargetId> {
+        self.0.keys().copied().filter(|it| map.group_of(*it).is_none())
+    }
+
+    /// Returns a line for each storage target with chunk files whose group the map does not have.
+    pub(crate) fn unknown_groups(&self, map: &ClusterMap) -> Vec<String> {
+        let with_files = |it: &TargetId| self.0.get(it).is_some_and(|keys| !keys.is_empty());
+        let unknown = self.without_group(map).filter(with_files);
+        let line = |target| {
+            format!(
+                "storage target {target}: its group is unknown to the cached cluster map; run the \
+                 cluster for some seconds, stop it, and check again"
+            )
+        };
+        unknown.map(line).collect()
+    }
 }
 
 fn list(directory: &Path, levels: u32, keys: &mut BTreeSet<ChunkFileKey>) -> Result<()> {
@@ -71,19 +91,22 @@ pub(crate) fn check(
     findings: &mut Findings,
 ) {
     for (target, keys) in &files.0 {
-        let group = map.group_of(*target).map(|group| group.id);
+        let Some(group) = map.group_of(*target).map(|group| group.id) else { continue };
         for key in keys.iter().filter(|key| !is_owned(records, group, key)) {
             findings.add(Finding::Orphan { target: *target, key: *key });
         }
     }
+    // Ids of groups ascend, so a group above all groups of the map may be newer than the map.
+    let has_newer_groups = files.without_group(map).next().is_some();
+    let newest = map.groups.iter().map(|it| it.id).max().filter(|_| has_newer_groups);
     for (inode, record) in &records.inodes {
+        check_groups(*inode, record, map, newest, findings);
         check_synced(*inode, record, files, map, findings);
     }
 }
 
 /// Whether a chunk file of a group belongs to an inode, or will be removed.
-fn is_owned(records: &Records, group: Option<GroupId>, key: &ChunkFileKey) -> bool {
-    let Some(group) = group else { return false };
+fn is_owned(records: &Records, group: GroupId, key: &ChunkFileKey) -> bool {
     let pattern = records.inodes.get(&key.inode).and_then(|it| it.pattern.as_ref());
     let is_part = pattern.is_some_and(|pattern| {
         let component = pattern.components.get(usize::from(key.component));
@@ -93,8 +116,25 @@ fn is_owned(records: &Records, group: Option<GroupId>, key: &ChunkFileKey) -> bo
     is_part || records.removals.contains(&(group, *key))
 }
 
-/// Checks that the pattern of a file names groups of the cluster, and that its synced chunk files
-/// exist.
+/// Checks that the pattern of a file names storage groups of the cluster. Does not judge groups
+/// above `newest`, unless it is `None`.
+fn check_groups(
+    inode: InodeId,
+    record: &Inode,
+    map: &ClusterMap,
+    newest: Option<GroupId>,
+    findings: &mut Findings,
+) {
+    let Some(pattern) = &record.pattern else { return };
+    let groups: BTreeSet<_> = pattern.components.iter().flat_map(|it| &it.groups).collect();
+    for group in groups.into_iter().filter(|it| newest.is_none_or(|newest| **it <= newest)) {
+        if map.group(*group).is_none_or(|it| it.kind != TargetKind::Storage) {
+            findings.add(Finding::NoGroup { inode, group: *group });
+        }
+    }
+}
+
+/// Checks that the synced chunk files of a file exist.
 fn check_synced(
     inode: InodeId,
     record: &Inode,
@@ -103,12 +143,6 @@ fn check_synced(
     findings: &mut Findings,
 ) {
     let Some(pattern) = &record.pattern else { return };
-    let groups: BTreeSet<_> = pattern.components.iter().flat_map(|it| &it.groups).collect();
-    for group in groups {
-        if map.group(*group).is_none_or(|it| it.kind != TargetKind::Storage) {
-            findings.add(Finding::NoGroup { inode, group: *group });
-        }
-    }
     for (component, index) in record.synced.numbers().filter_map(|it| pattern.chunk_file_at(it)) {
         let group = pattern.components[usize::from(component)].groups[usize::from(index)];
         let Some(target) = map.group(group).map(|it| it.primary) else { continue };

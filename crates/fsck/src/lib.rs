@@ -51,6 +51,7 @@ pub fn check(roots: &[PathBuf]) -> Result<Report> {
     chunk_files::check(&records, &chunk_files, &directories.map, &mut findings);
     let mut skipped = directories.members_without_check();
     skipped.extend(chunk_files.missing_targets(&directories.map));
+    skipped.extend(chunk_files.unknown_groups(&directories.map));
     let mut counts = records.counts();
     counts.chunk_files = chunk_files.count();
     Ok(Report { counts, findings, skipped })

@@ -398,6 +398,28 @@ fn chunk_file_without_inode_is_found() {
     assert_eq!(stopped.words(), ["orphan"], "other files are not judged");
 }
 
+/// A service caches the map at most once a second, so it may stop with a map that is older than the
+/// group of a new storage target.
+#[test]
+fn chunk_files_of_an_unknown_group_are_no_orphans() {
+    let stopped = Stopped::new(&healthy(), &[]);
+    let cache = |map: ClusterMap| {
+        let cached = CachedMap { node_uuid: 1, map };
+        std::fs::write(stopped.path("metadata-1/kept-map"), cached.to_file()).unwrap();
+    };
+    let mut older = map();
+    older.groups.truncate(1);
+    cache(older.clone());
+    let report = stopped.check();
+    assert_eq!(report.findings.list(), []);
+    let [line] = &report.skipped[..] else { panic!("{:?}", report.skipped) };
+    assert!(line.contains("its group is unknown to the cached cluster map"), "{line}");
+    // The map is newer than group 2: its target has been removed.
+    older.groups.push(Group::of_one(GroupId::new(3), TargetKind::Storage, TargetId::new(9)));
+    cache(older);
+    assert_eq!(stopped.words(), ["no-group", "no-group"]);
+}
+
 fn refusal(roots: &[&Path]) -> String {
     let roots: Vec<_> = roots.iter().map(|it| (*it).to_owned()).collect();
     let error = check(&roots).unwrap_err();
