@@ -181,13 +181,8 @@ fn await_health(deployment: &Deployment) -> String {
          index(names, \" \" name \" \") {{ n++ }}\n\
          END {{ exit n < {servers} }}'\n\
          }}\n\
-         tries=300\n\
-         until healthy; do\n\
-         tries=$((tries - 1))\n\
-         [ \"$tries\" -gt 0 ] ||\n\
-         {{ check >&2; die 'not all {servers} servers answer after 60 s'; }}\n\
-         sleep 0.2\n\
-         done\n",
+         (await 60 'not all {servers} servers answer after 60 s' healthy) ||\n\
+         {{ check >&2 || true; exit 1; }}\n",
         names.join(" ")
     )
 }

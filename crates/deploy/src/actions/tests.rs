@@ -92,3 +92,27 @@ fn configuration_has_targets_and_addresses_of_the_host() {
     let text = config(&v6, v6.host("s1").unwrap(), Role::Storage);
     assert!(text.contains("listen = \"[::]:7420\""), "{text}");
 }
+
+/// One health check takes seconds on a busy cluster, so a bound on the attempts is no bound on the
+/// time.
+#[test]
+fn waits_are_bounded_by_time_and_not_by_attempts() {
+    let from = PRELUDE.find("uptime_seconds() {").unwrap();
+    let to = PRELUDE.find("stop_service() {").unwrap();
+    let functions = &PRELUDE[from..to];
+    // A clock that only the command advances: each attempt takes 25 s.
+    let script = format!(
+        "set -eu\n{functions}\nclock=100\nattempts=0\n\
+         uptime_seconds() {{ echo \"$clock\"; }}\n\
+         sleep() {{ :; }}\n\
+         die() {{ echo \"$attempts attempts: $*\"; exit 1; }}\n\
+         fails() {{ clock=$((clock + 25)); attempts=$((attempts + 1)); false; }}\n\
+         await 60 'too late' fails\n"
+    );
+    let output = Command::new("sh").args(["-c", &script]).output().unwrap();
+    assert_eq!(String::from_utf8(output.stdout).unwrap(), "3 attempts: too late\n");
+    assert_eq!(output.status.code(), Some(1));
+    let waiting = all_scripts().into_iter().filter(|(_, script)| script.contains("health check"));
+    let mut bounded = waiting.map(|(_, script)| script.contains("(await 60 "));
+    assert_eq!((bounded.next(), bounded.all(|it| it)), (Some(true), true));
+}

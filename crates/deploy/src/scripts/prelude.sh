@@ -51,12 +51,14 @@ service_pid() { # kind
     *) return 1 ;;
   esac
 }
-# Runs a command until it succeeds.
+# Prints the seconds since the host started. The time of day may jump.
+uptime_seconds() { read -r seconds _ </proc/uptime; echo "${seconds%.*}"; }
+# Runs a command until it succeeds. The command may take long itself, so the time is bounded, and
+# not the number of attempts.
 await() { # seconds, description, command...
-  tries=$(($1 * 5)); what=$2; shift 2
+  deadline=$(($(uptime_seconds) + $1)); what=$2; shift 2
   until "$@"; do
-    tries=$((tries - 1))
-    [ "$tries" -gt 0 ] || die "$what"
+    [ "$(uptime_seconds)" -lt "$deadline" ] || die "$what"
     sleep 0.2
   done
 }
