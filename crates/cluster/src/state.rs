@@ -31,6 +31,7 @@ mod retirement;
 mod servers;
 
 pub use clients::ClientDetails;
+pub use continuation::check_report;
 pub use retirement::closed_groups;
 
 use crate::command::{Command, Outcome, Proposal};

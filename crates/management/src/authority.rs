@@ -12,7 +12,7 @@
 use crate::command_log::CommandLog;
 use crate::log_level_changes::LogLevelChanges;
 use crate::reported_waits::ReportedWaits;
-use skep_cluster::state::ClientDetails;
+use skep_cluster::state::{ClientDetails, check_report};
 use skep_cluster::versions::{VersionSequence, starts_of};
 use skep_cluster::{ClusterState, Command, Outcome, Proposal, RequestId, SoftState};
 use skep_env::local::Notify;
@@ -180,6 +180,7 @@ impl Authority {
         if *known <= version && *newest_node <= newest {
             return Ok(());
         }
+        check_report(*node, *known, *newest_node)?;
         self.propose(&Command::ContinueAbove { version: *known }.into())?;
         tracing::warn!(
             "node {node} has cluster map {known} with node ids up to {newest_node}, and management \

@@ -15,6 +15,36 @@ const SKIPPED_STARTS: u64 = 1 << 12;
 const SKIPPED_NODES: u32 = 1 << 20;
 /// Ids of targets that are skipped, and ids of groups.
 const SKIPPED_TARGETS: u32 = 1 << 16;
+/// Maximum number of starts in a map version that a node reports: half of all. Reports of a faulty
+/// node can then never use up the starts of management itself.
+const MAX_REPORTED_STARTS: u64 = MAX_STARTS / 2;
+/// Maximum node id that a node reports: half of all, for the same reason.
+const MAX_REPORTED_NODE: u32 = u32::MAX / 2;
+
+/// Checks the numbers in a report of a node, before management continues above them. Each
+/// continuation skips starts and node ids, and happens only for a report above the own numbers. So
+/// at most about 2,000 reports are accepted, and they leave half of all numbers.
+///
+/// # Errors
+/// Returns `LimitReached` if a number is too high.
+pub fn check_report(node: NodeId, version: MapVersion, newest_node: NodeId) -> Result<()> {
+    let starts = starts_of(version);
+    if starts > MAX_REPORTED_STARTS {
+        return Err(limit(format!(
+            "cannot continue above cluster map {version}, which node {node} reports: the version \
+             has {starts} starts, and a node may report at most {MAX_REPORTED_STARTS}; remove the \
+             cached cluster map (`kept-map`) of that node's service, and restart the service"
+        )));
+    }
+    if newest_node.raw() > MAX_REPORTED_NODE {
+        return Err(limit(format!(
+            "cannot continue above node id {newest_node}, which node {node} reports: a node may \
+             report at most {MAX_REPORTED_NODE}; remove the cached cluster map (`kept-map`) of \
+             that node's service, and restart the service"
+        )));
+    }
+    Ok(())
+}
 
 impl Durable {
     /// Raises the next ids and the number of starts, so that later map versions are also above
@@ -45,9 +75,10 @@ impl Durable {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
     use crate::command::ClientRegistration;
     use crate::{ClusterState, Command};
-    use skep_types::{ClusterId, ErrorCode, MapVersion};
+    use skep_types::{ClusterId, ErrorCode};
 
     fn register(state: &mut ClusterState) -> u32 {
         let client = Command::RegisterClient(ClientRegistration::default());
@@ -76,5 +107,33 @@ mod tests {
         let wild = Command::ContinueAbove { version: MapVersion::new(u64::MAX) };
         assert_eq!(copy.apply(&wild).unwrap_err().code(), ErrorCode::LimitReached);
         assert_eq!(copy, before);
+    }
+
+    /// Reports as high as permitted, as often as they are accepted.
+    #[test]
+    fn reports_of_nodes_leave_half_of_all_numbers() {
+        let mut state = ClusterState::new(ClusterId::default());
+        state.apply(&Command::Start).unwrap();
+        let highest = MapVersion::new(MAX_REPORTED_STARTS << 40);
+        let node = NodeId::new(7);
+        let mut accepted = 0;
+        while state.map().newest_node.raw() < MAX_REPORTED_NODE {
+            let newest = NodeId::new(MAX_REPORTED_NODE);
+            check_report(node, MapVersion::default(), newest).unwrap();
+            state.apply(&Command::ContinueAbove { version: MapVersion::default() }).unwrap();
+            accepted += 1;
+        }
+        assert!(accepted < 3_000, "{accepted}");
+        check_report(node, highest, NodeId::default()).unwrap();
+        state.apply(&Command::ContinueAbove { version: highest }).unwrap();
+        state.apply(&Command::Start).unwrap();
+        assert!(state.starts() < MAX_STARTS * 3 / 4);
+        assert!(register(&mut state) < u32::MAX / 4 * 3);
+        let higher = MapVersion::new((MAX_REPORTED_STARTS + 1) << 40);
+        let error = check_report(node, higher, NodeId::default()).unwrap_err();
+        assert_eq!(error.code(), ErrorCode::LimitReached);
+        let higher = NodeId::new(MAX_REPORTED_NODE + 1);
+        let error = check_report(node, highest, higher).unwrap_err();
+        assert_eq!(error.code(), ErrorCode::LimitReached);
     }
 }

@@ -74,3 +74,32 @@ fn heartbeat_with_a_newer_id_reveals_an_old_copy() {
         assert!(ask(known).await.version > known);
     });
 }
+
+/// A heartbeat of a faulty node must not use up the map versions: management would never start
+/// again.
+#[test]
+fn heartbeat_with_a_wild_number_is_refused() {
+    let (_directory, settings, token) = cluster();
+    block_on(async move {
+        let running = RunningManagement::start(&settings).await.unwrap();
+        let (_server, registered) =
+            Membership::join(&token, server(NodeKind::Storage, 10), PATIENCE).await.unwrap();
+        let before = running.authority.map().version;
+        let admin = Management::new(&token, NodeKind::Storage);
+        // Only these many starts would be left, since management continues 4,096 starts above.
+        let left_starts = 4_096 + 2;
+        let known = MapVersion::new(u64::MAX - (left_starts << 40));
+        let wild = [(known, NodeId::default()), (before, NodeId::new(u32::MAX - 1))];
+        for (known, newest_node) in wild {
+            let heartbeat =
+                Heartbeat { node: registered.node, known, newest_node, targets: Vec::new() };
+            let refused = admin.call_once(&heartbeat, Duration::from_secs(10)).await.unwrap_err();
+            assert_eq!(refused.code(), ErrorCode::LimitReached, "{refused}");
+            assert!(refused.to_string().contains("may report at most"), "{refused}");
+        }
+        assert_eq!(running.authority.map().version, before);
+        drop(running);
+        let running = RunningManagement::start(&settings).await.unwrap();
+        assert!(running.authority.map().version < known);
+    });
+}
