@@ -339,3 +339,16 @@ fn a_directory_with_other_files_and_a_damaged_log_are_refused() {
     let damaged = cluster.up().expect_failure();
     assert!(damaged.contains("management/log") && damaged.contains("damaged"), "{damaged}");
 }
+
+#[test]
+fn cluster_starts_without_a_monitor_that_fails() {
+    // Without a password, a monitor refuses an address that others can reach.
+    let more = ["--set", "monitor:listen=0.0.0.0:0"].map(String::from).to_vec();
+    let cluster = Cluster::start(Shape { monitor: true, more, ..Shape::small() });
+    files::write(cluster.path().join("file"), "text");
+    assert!(!cluster.data().join("monitor/address").exists());
+    cluster.stop();
+    let again = cluster.up();
+    assert!(again.stdout.contains("Warning: the monitor did not start"), "{again:?}");
+    assert_eq!(files::read_to_string(cluster.path().join("file")), "text");
+}

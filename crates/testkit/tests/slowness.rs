@@ -1,0 +1,294 @@
+//! Causes of slowness: `skep why`, `skep health check` and the monitor name each cause within ten
+//! seconds, and nothing else.
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::process::{Gid, Signal, Uid};
+use serde_json::Value;
+use skep_testkit::lab::Lab;
+use skep_testkit::program::run;
+use skep_testkit::view::Typed;
+use skep_testkit::{Cluster, Shape, Transport, cluster, eventually, files, schema};
+use std::collections::BTreeSet;
+use std::fs::{File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Time within which a cause must be named.
+const WITHIN: Duration = Duration::from_secs(10);
+/// Users without rights.
+const USERS: [u32; 4] = [60_001, 60_002, 60_003, 60_004];
+
+/// Programs that use a mount until this is dropped.
+struct Load {
+    is_done: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Load {
+    fn new() -> Self {
+        Self { is_done: Arc::default(), threads: Vec::new() }
+    }
+
+    /// Adds a thread that acts as `user`, and repeats `work` with the number of the repetition.
+    fn add(&mut self, user: u32, mut work: impl FnMut(u64) + Send + 'static) {
+        let is_done = Arc::clone(&self.is_done);
+        self.threads.push(std::thread::spawn(move || {
+            rustix::thread::set_thread_gid(Gid::from_raw(user)).expect("root may do this");
+            rustix::thread::set_thread_uid(Uid::from_raw(user)).expect("root may do this");
+            let mut round = 0;
+            while !is_done.load(Ordering::Relaxed) {
+                work(round);
+                round += 1;
+            }
+        }));
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        self.is_done.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            let ended = thread.join();
+            assert!(ended.is_ok() || std::thread::panicking(), "a program of the load failed");
+        }
+    }
+}
+
+/// Creates a directory that every user may change.
+fn open_directory(path: PathBuf) -> PathBuf {
+    files::create_dir(&path);
+    files::set_permissions(&path, std::fs::Permissions::from_mode(0o777));
+    path
+}
+
+/// Writes and syncs a file.
+fn write_file(path: &Path, bytes: usize) {
+    let mut file = File::create(path).expect("a new file");
+    file.write_all(&vec![1; bytes]).expect("the file is written");
+    file.sync_all().expect("the file is synced");
+}
+
+/// Creates and removes names in a directory.
+fn use_names(directory: &Path, who: &str, round: u64) {
+    let path = directory.join(format!("{who}-{}", round % 50));
+    std::fs::create_dir(&path).expect("a new directory");
+    std::fs::remove_dir(&path).expect("an empty directory");
+}
+
+type Named = BTreeSet<(String, String)>;
+
+/// Returns the rule and the object of each finding.
+fn named(report: &Value) -> Named {
+    let found = report["findings"].list().iter();
+    found.map(|it| (it["rule"].text().to_owned(), it["object"].text().to_owned())).collect()
+}
+
+fn one(rule: &str, object: &str) -> Named {
+    [(rule.to_owned(), object.to_owned())].into()
+}
+
+/// Measures with `skep why` until it names a cause. Checks that it names `expected` in time, and
+/// nothing else. Returns the report.
+fn why(what: &str, expected: &Named, mut measure: impl FnMut() -> Value) -> Value {
+    let mut last = Value::Null;
+    let found = eventually(WITHIN, || {
+        last = measure();
+        let found = named(&last);
+        assert!(found.is_subset(expected), "{what}: too much is named: {last:#}");
+        (found == *expected).then_some(())
+    });
+    assert!(found.is_some(), "{what}: not named within {WITHIN:?}: {last:#}");
+    schema::check("why", &last);
+    last
+}
+
+fn why_of(cluster: &Cluster, what: &str, expected: &Named) -> Value {
+    why(what, expected, || cluster.skep_json(&["why", "--interval", "2s"]))
+}
+
+/// Checks that `skep health check` names exactly this rule.
+fn assert_health(cluster: &Cluster, rule: &str) {
+    let finished = cluster.try_skep(&["health", "check", "--output", "json"]);
+    let report: Value = serde_json::from_str(&finished.stdout).expect("JSON");
+    let rules: Vec<_> = report["problems"].list().iter().map(|it| it["rule"].text()).collect();
+    assert_eq!(rules, [rule], "{report:#}");
+}
+
+/// Command: skep why.
+#[test]
+fn slow_disk_is_named_with_its_peers_and_nothing_else() {
+    let rate = ["--set", "storage-3:emulation.rate=1MB"].map(String::from).to_vec();
+    let shape = Shape {
+        metadata_targets: 1,
+        storage_services: 3,
+        targets_per_service: 1,
+        monitor: true,
+        more: rate,
+        ..Shape::default()
+    };
+    let cluster = Cluster::start(shape);
+    let targets = cluster.skep_list(&["target", "list"]);
+    let slow = targets.iter().find(|it| it["path"].text().contains("storage-3")).expect("a target");
+    let object = format!("t{}", slow["id"]);
+    let mut load = Load::new();
+    for user in USERS {
+        let directory = open_directory(cluster.path().join(user.to_string()));
+        load.add(user, move |round| {
+            write_file(&directory.join((round % 20).to_string()), 400 << 10);
+        });
+    }
+    let expected = one("target-slow", &object);
+    let report = why_of(&cluster, "a slow disk", &expected);
+    let first = &report["phases"][0];
+    assert_eq!(
+        (first["stage"].text(), first["target"].to_string()),
+        ("disk", slow["id"].to_string())
+    );
+    assert!(first["each_ms"].float() > 4.0 * first["peers_ms"].float(), "{first}");
+    assert_health(&cluster, "target-slow");
+    let of_monitor = why("the monitor", &expected, || {
+        cluster.skep_json(&["why", "--since", "10s", "--target", &object])
+    });
+    assert!(of_monitor["requests"].number() > 0);
+    // The report about a target that is not slow has no cause.
+    let other =
+        targets.iter().find(|it| it["path"].text().contains("storage-1")).expect("a target");
+    let of_other = cluster.skep_json(&["why", "--target", &other["id"].to_string()]);
+    assert_eq!(named(&of_other), Named::new(), "{of_other:#}");
+}
+
+#[test]
+fn metadata_storm_of_one_user_is_named_and_nothing_else() {
+    let cluster = Cluster::start(Shape::small());
+    let mut load = Load::new();
+    for thread in 0..6 {
+        let directory = open_directory(cluster.path().join(format!("storm-{thread}")));
+        load.add(USERS[0], move |round| use_names(&directory, "name", round));
+    }
+    let directory = open_directory(cluster.path().join("other"));
+    load.add(USERS[1], move |round| write_file(&directory.join((round % 9).to_string()), 1));
+    let expected = one("user-storm", &format!("user {}", USERS[0]));
+    why_of(&cluster, "a storm of one user", &expected);
+    assert_health(&cluster, "user-storm");
+}
+
+#[test]
+fn hot_directory_of_many_users_is_named_and_nothing_else() {
+    let mut cluster = Cluster::start(Shape::small());
+    let hot = open_directory(cluster.path().join("hot"));
+    // The kernel of one client serves the changes of a directory one after the other, so one mount
+    // cannot keep the target busy.
+    let mounts = USERS.map(|_| cluster.mount(Transport::Uring));
+    let mut load = Load::new();
+    for (user, mounted) in USERS.into_iter().zip(&mounts) {
+        let directory = mounted.path().join("hot");
+        load.add(user, move |round| use_names(&directory, &user.to_string(), round));
+    }
+    let inode = std::os::unix::fs::MetadataExt::ino(&files::metadata(&hot));
+    let expected = one("directory-hot", &format!("directory {inode}"));
+    why_of(&cluster, "a hot directory", &expected);
+    let of_path = cluster.skep_json(&["why", hot.to_str().expect("UTF-8")]);
+    assert_eq!(named(&of_path), expected, "{of_path:#}");
+    assert_health(&cluster, "directory-hot");
+    drop(load);
+    mounts.into_iter().for_each(skep_testkit::cluster::Mounted::unmount);
+}
+
+fn locked(path: &Path) -> File {
+    let file = files::open_with(OpenOptions::new().read(true).write(true), path);
+    flock(&file, FlockOperation::LockExclusive).expect("the lock is granted");
+    file
+}
+
+#[test]
+fn stopped_client_is_named_while_others_wait_for_its_lock() {
+    let mut cluster = Cluster::start(Shape::small());
+    let other = cluster.mount(Transport::Device);
+    let name = "file";
+    files::write(cluster.path().join(name), "text");
+    let held = locked(&other.path().join(name));
+    let path = cluster.path().join(name);
+    let list = cluster.skep_list(&["client", "list"]);
+    let stopped = list.iter().find(|it| it["pid"].number() == u64::from(other.pid()));
+    let object = format!("n{}", stopped.expect("the mount")["id"]);
+    other.signal(Signal::STOP);
+    let waiter = std::thread::spawn(move || drop(locked(&path)));
+    why("a stopped client", &one("client-silent", &object), || {
+        cluster.skep_json(&["why", "--interval", "300ms"])
+    });
+    // The lock is released when the client is evicted.
+    waiter.join().expect("the waiter gets the lock");
+    other.signal(Signal::CONT);
+    drop(held);
+}
+
+/// Runs `skep why` on a host of a lab.
+fn why_in_lab(lab: &Lab) -> Value {
+    let skep = cluster::program().display().to_string();
+    let token = lab.directory().join("token").display().to_string();
+    let why = [&skep, "why", "--interval", "2s", "--token-file", &token, "--output", "json"];
+    let run = lab.json("run", &[&["--host", "m1", "--"][..], &why].concat());
+    let text = run["hosts"][0]["stdout"].text();
+    serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {run:#}"))
+}
+
+#[test]
+fn slow_link_of_a_client_is_named_and_nothing_else() {
+    let lab = Lab::new();
+    let shape = ["--servers", "2", "--targets", "1", "--clients", "3", "--in-memory"];
+    lab.call("up", &shape).expect_success();
+    let namespaces =
+        files::read_dir("/run/netns").map(|entry| entry.expect("an entry").file_name());
+    let names = namespaces.filter_map(|name| name.into_string().ok());
+    let end = format!("-{}-c1", lab.name());
+    let host = names.into_iter().find(|name| name.ends_with(&end)).expect("the host of client 1");
+    let slow = "tbf rate 16mbit burst 32kb limit 4mb".split(' ');
+    let command = ["-n", &host, "qdisc", "replace", "dev", "eth0", "root"];
+    run("tc", command.into_iter().chain(slow));
+    let mut load = Load::new();
+    for client in ["c1", "c2", "c3"] {
+        let directory = lab.mount(client).join(client);
+        files::create_dir(&directory);
+        load.add(0, move |round| {
+            write_file(&directory.join((round % 10).to_string()), 2 << 20);
+        });
+    }
+    let status = lab.json("status", &[]);
+    let mut seen = Value::Null;
+    let found = eventually(WITHIN, || {
+        seen = why_in_lab(&lab);
+        let rules: Vec<_> = named(&seen).into_iter().map(|(rule, _)| rule).collect();
+        assert!(rules.iter().all(|rule| rule == "link-slow"), "{seen:#}");
+        (rules.len() == 1).then_some(())
+    });
+    assert!(found.is_some(), "the link is not named: {seen:#} in {status}");
+    let what = seen["findings"][0]["what"].text();
+    assert!(what.contains("c1"), "{what}");
+}
+
+/// Command: skep why.
+#[test]
+fn idle_cluster_has_no_cause_and_bad_input_a_clear_error() {
+    let cluster = Cluster::start(Shape::small());
+    let report = cluster.skep_json(&["why", "--interval", "500ms"]);
+    schema::check("why", &report);
+    assert_eq!(named(&report), Named::new(), "{report:#}");
+    let text = cluster.skep(&["why", "--interval", "200ms"]);
+    assert!(text.contains("No cause of slowness was found"), "{text}");
+    for (arguments, words) in [
+        (&["why", "--target", "99"][..], "99"),
+        (&["why", "--client", "absent"], "absent"),
+        (&["why", "--since", "2h"], "10"),
+        (&["why", "--monitor", "127.0.0.1:1"], "--since"),
+        (&["why", "--since", "5m", "--monitor", "127.0.0.1:1"], "cannot ask the monitor"),
+        (&["why", "/proc/self"], "/proc/self"),
+    ] {
+        let message = cluster.try_skep(arguments).expect_failure();
+        assert!(message.contains(words), "{arguments:?}: {message}");
+    }
+}
