@@ -109,6 +109,8 @@ thread_local! {
     /// the thread has left behind may still hold a number, so no number is used again.
     static NEXT_NUMBERS: Cell<(u64, u64)> = const { Cell::new((0, 0)) };
     static LOOP: RefCell<Option<Loop>> = const { RefCell::new(None) };
+    /// Time for which the loops of this thread have waited for completions and timers.
+    static IDLE: Cell<Duration> = const { Cell::new(Duration::ZERO) };
     static EXECUTOR: Rc<LocalExecutor<'static>> = Rc::new(LocalExecutor::new());
 }
 
@@ -233,8 +235,12 @@ impl Loop {
         if !must_wait {
             // Deferred completions appear only when the loop enters the kernel.
             self.enter()?;
-        } else if !self.spin_for_completion(next_timer)? {
-            self.sleep_for_completion(next_timer)?;
+        } else if !self.submit_before_spin()? {
+            let idle_from = clock::now();
+            if !self.spin_for_completion(idle_from, next_timer)? {
+                self.sleep_for_completion(next_timer)?;
+            }
+            IDLE.set(IDLE.get() + clock::now().saturating_sub(idle_from));
         }
         self.reap();
         self.fire_timers();
@@ -264,17 +270,25 @@ impl Loop {
         })
     }
 
+    /// Submits the queued entries, if the loop polls before it sleeps. Returns whether a completion
+    /// has arrived.
+    fn submit_before_spin(&mut self) -> io::Result<bool> {
+        if self.ring.submission().is_empty() || !self.spin.is_enabled() {
+            return Ok(false);
+        }
+        // A submitted operation may complete at once: a send usually does.
+        self.enter()?;
+        Ok(!self.ring.completion().is_empty())
+    }
+
     /// Polls for completions without sleeping, if the peer is likely to send a message soon.
     /// Returns false if no completion arrived in that time.
-    fn spin_for_completion(&mut self, next_timer: Option<Duration>) -> io::Result<bool> {
-        if !self.ring.submission().is_empty() && self.spin.is_enabled() {
-            // A submitted operation may complete at once: a send usually does.
-            self.enter()?;
-            if !self.ring.completion().is_empty() {
-                return Ok(true);
-            }
-        }
-        let Some(mut round) = self.spin.begin(clock::now(), next_timer) else { return Ok(false) };
+    fn spin_for_completion(
+        &mut self,
+        now: Duration,
+        next_timer: Option<Duration>,
+    ) -> io::Result<bool> {
+        let Some(mut round) = self.spin.begin(now, next_timer) else { return Ok(false) };
         loop {
             if self.ring.submission().taskrun() {
                 self.enter()?;
@@ -392,6 +406,13 @@ pub fn is_running() -> bool {
     LOOP.try_with(|slot| slot.try_borrow().is_ok_and(|it| it.is_some())).unwrap_or(false)
 }
 
+/// Returns the time for which this thread's loop has waited for completions and timers so far.
+/// Polling counts as waiting. The rest of the time, the thread has run futures, or waited for a
+/// processor.
+pub fn idle_time() -> Duration {
+    IDLE.get()
+}
+
 /// Lets this thread's loop poll for completions for at most `limit` before it sleeps. The loop only
 /// does so in a conversation with a peer: it has just sent something, or replies are outstanding
 /// ([`expect_reply`]). Zero, the default, means that the loop sleeps at once. Meant for threads
@@ -430,78 +451,4 @@ impl Drop for ExpectedReply {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn futures_take_turns_and_timers_fire_in_order() {
-        let order = block_on(async {
-            let order = Rc::new(RefCell::new(Vec::new()));
-            let tasks: Vec<_> = [300_u64, 100, 200]
-                .into_iter()
-                .map(|delay| {
-                    let order = Rc::clone(&order);
-                    spawn(async move {
-                        sleep(Duration::from_millis(delay)).await;
-                        order.borrow_mut().push(delay);
-                    })
-                })
-                .collect();
-            for task in tasks {
-                task.await;
-            }
-            order.take()
-        });
-        assert_eq!(order.unwrap(), [100, 200, 300]);
-    }
-
-    /// Before the fix, the numbers began at zero again, and the old future removed an operation of
-    /// the new loop.
-    #[test]
-    fn waker_of_an_earlier_loop_does_not_affect_a_later_loop() {
-        let event = Event::new_nonblocking().unwrap();
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                let fd = event.fd().as_raw_fd();
-                let submit_poll = move || {
-                    let poll =
-                        io_uring::opcode::PollAdd::new(types::Fd(fd), libc::POLLIN as u32).build();
-                    // SAFETY: the entry refers to no memory.
-                    unsafe { submit(squeue::Entry128::from(poll), Box::new(())) }
-                };
-                // `Some`, since the future must outlive its loop.
-                let old = block_on(async move { Some(submit_poll()) }).unwrap();
-                block_on(async move {
-                    let new = submit_poll();
-                    drop(old);
-                    assert!(with_loop(|it| it.ops.contains_key(&new.number())));
-                })
-                .unwrap();
-            });
-        });
-    }
-
-    #[test]
-    fn timeout_drops_an_unfinished_future() {
-        let result = block_on(async {
-            timeout(Duration::from_millis(5), std::future::pending::<()>()).await
-        });
-        assert_eq!(result.unwrap(), None);
-    }
-
-    #[test]
-    fn loop_polls_before_it_sleeps_only_after_traffic() {
-        let polls = |traffic| {
-            block_on(async move {
-                set_spin(Duration::from_micros(50));
-                with_loop(|it| it.spin.set_conversation(traffic, clock::now()));
-                sleep(Duration::from_millis(20)).await;
-                with_loop(|it| it.spin.rounds() > 0)
-            })
-            .unwrap()
-        };
-        assert!(!polls(Traffic::Received), "no reply is outstanding");
-        // On a busy machine the thread may be scheduled again only after the conversation is over.
-        assert!((0..50).any(|_| polls(Traffic::Sent)));
-    }
-}
+mod tests;

@@ -38,8 +38,8 @@ pub use async_task::Task;
 pub use buffer::Buf;
 pub use clock::{now, random_bytes, random_u64, random_u128, wall_time};
 pub use event_loop::{
-    ExpectedReply, Op, block_on, expect_reply, is_running, limit_kernel_workers, set_spin, sleep,
-    spawn, submit, timeout, yield_now,
+    ExpectedReply, Op, block_on, expect_reply, idle_time, is_running, limit_kernel_workers,
+    set_spin, sleep, spawn, submit, timeout, yield_now,
 };
 pub use file::{File, StdFile, close};
 pub use file_system::{
@@ -57,4 +57,4 @@ pub use signals::{Signals, UntilSignal};
 pub use socket::{MessagePart, TcpListener, TcpStream, open_streams};
 pub use task_context::{task_context, with_task_context};
 pub use threads::{available_cpus, spawn_thread};
-pub use timed::{TimeSpent, note_blocked, timed};
+pub use timed::{TimeSpent, note_blocked, note_obstructed, timed};

@@ -9,6 +9,8 @@ use std::time::Duration;
 thread_local! {
     /// Time for which system calls of this thread have waited for a disk, in all futures so far.
     static BLOCKED: Cell<Duration> = const { Cell::new(Duration::ZERO) };
+    /// Time for which futures of this thread have waited for other futures.
+    static OBSTRUCTED: Cell<Duration> = const { Cell::new(Duration::ZERO) };
 }
 
 /// The time that a future took.
@@ -22,6 +24,8 @@ pub struct TimeSpent {
     pub running: Duration,
     /// Time in which a system call of the future waited for a disk ([`note_blocked`]).
     pub blocked: Duration,
+    /// Time in which the future waited for other futures ([`note_obstructed`]).
+    pub obstructed: Duration,
 }
 
 /// Records that a system call of the running future has waited for a disk.
@@ -29,19 +33,27 @@ pub fn note_blocked(time: Duration) {
     BLOCKED.set(BLOCKED.get() + time);
 }
 
-/// Runs a future, and also returns the time that it took. The parts of `total` that are in neither
-/// `running` nor `blocked` are waits for other events.
+/// Records that the running future has waited for other futures, such as for a lock that they held.
+/// Futures that the running one has spawned cannot record waits on its behalf.
+pub fn note_obstructed(time: Duration) {
+    OBSTRUCTED.set(OBSTRUCTED.get() + time);
+}
+
+/// Runs a future, and also returns the time that it took. The parts of `total` that are in none of
+/// the others are waits for other events.
 pub async fn timed<F: Future>(future: F) -> (F::Output, TimeSpent) {
     let mut future = pin!(future);
     let mut spent = TimeSpent::default();
     let mut begun_at = None;
     let output = poll_fn(|waker| {
         let (started, blocked_before) = (now(), BLOCKED.get());
+        let obstructed_before = OBSTRUCTED.get();
         spent.begun_at = *begun_at.get_or_insert(started);
         let result = future.as_mut().poll(waker);
         let ended = now();
         let blocked = BLOCKED.get() - blocked_before;
         spent.blocked += blocked;
+        spent.obstructed += OBSTRUCTED.get() - obstructed_before;
         spent.running += (ended - started).saturating_sub(blocked);
         spent.total = ended - spent.begun_at;
         result
@@ -65,10 +77,12 @@ mod tests {
                     std::hint::spin_loop();
                 }
                 note_blocked(Duration::from_millis(4));
+                note_obstructed(Duration::from_millis(3));
                 7
             })
             .await;
             assert_eq!((output, spent.blocked), (7, Duration::from_millis(4)));
+            assert_eq!(spent.obstructed, Duration::from_millis(3));
             assert!(spent.running >= Duration::from_millis(6), "{spent:?}");
             let waited = spent.total - spent.running - spent.blocked;
             assert!(waited >= Duration::from_millis(19), "{spent:?}");

@@ -153,6 +153,9 @@ pub const LONGEST_BARRIER: Duration = Duration::from_secs(600);
 /// Maximum number of waiters of a file that the target examines when a lock is released. Waiters
 /// behind them find the free lock when they poll again.
 pub const WAITERS_EXAMINED: usize = 1000;
+/// Maximum number of owners of locks and waits that a search for silent clients examines, four
+/// times a second: it takes less than a millisecond of the target's thread.
+pub const MAX_HOLDERS_EXAMINED: usize = 4096;
 /// Maximum number of lock holders that a search for a deadlock cycle examines.
 pub const MAX_DEADLOCK_STEPS: usize = 10_000;
 /// Maximum number of inodes and shards that one `ListGroupFiles` examines, so that it holds up

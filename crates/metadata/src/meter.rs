@@ -10,7 +10,7 @@
 //! Does not own the counters (`skep-metrics`), the requests, or the clients for which requests wait
 //! ([`crate::sessions::silent_holders`]).
 
-use crate::sessions::silent_holders::{SilentHolder, SilentHolders};
+use crate::sessions::silent_holders::{FoundHolders, SilentHolders};
 use crate::target::{Action, Event};
 use crate::tx::operation::ConnectionId;
 use skep_metrics::{
@@ -109,7 +109,7 @@ struct LogFigures {
     bytes: Arc<Counter>,
     records: Arc<Counter>,
     batches: Arc<Counter>,
-    batch_time: Arc<Counter>,
+    working: Arc<Counter>,
     sync: Arc<Histogram>,
     unsynced: Arc<Gauge>,
     checkpoint: Arc<Histogram>,
@@ -133,6 +133,8 @@ pub(crate) struct Meter {
     slow: SlowOperations,
     holders: Arc<SilentHolders>,
     holders_shown: Duration,
+    /// Time up to which the work of the thread is counted, and its idle time then.
+    worked: Option<(Duration, Duration)>,
 }
 
 impl Meter {
@@ -144,7 +146,7 @@ impl Meter {
             bytes: registry.counter(&catalog::LOG_BYTES, &labels),
             records: registry.counter(&catalog::LOG_RECORDS, &labels),
             batches: registry.counter(&catalog::BATCHES, &labels),
-            batch_time: registry.counter(&catalog::BATCH_SECONDS, &labels),
+            working: registry.counter(&catalog::WORKING_SECONDS, &labels),
             sync: registry.histogram(&catalog::LOG_SYNC, &labels),
             unsynced: registry.gauge(&catalog::LOG_UNSYNCED, &labels),
             checkpoint: registry.histogram(&catalog::CHECKPOINT, &labels),
@@ -165,6 +167,7 @@ impl Meter {
             slow: SlowOperations::default(),
             holders,
             holders_shown: Duration::ZERO,
+            worked: None,
         }
     }
 
@@ -271,8 +274,6 @@ impl Meter {
                 | Action::Truncate { .. } => {}
             }
         }
-        let spent = now.saturating_sub(self.batch.started).as_nanos();
-        self.log.batch_time.add(u64::try_from(spent).unwrap_or(u64::MAX));
         for key in self.batch.taken.drain(..) {
             if let Some(arrival) = self.arrivals.get_mut(&key) {
                 arrival.batch_end = Some(now);
@@ -282,13 +283,18 @@ impl Meter {
         self.show_queues(0);
     }
 
+    /// Counts the time in which the thread worked since the last call: the time until `now` without
+    /// the idle time. `idle` is the idle time of the thread so far.
+    pub(crate) fn count_work(&mut self, now: Duration, idle: Duration) {
+        let (counted_to, idle_before) = self.worked.replace((now, idle)).unwrap_or((now, idle));
+        let spent = now.saturating_sub(counted_to);
+        let worked = spent.saturating_sub(idle.saturating_sub(idle_before));
+        self.log.working.add(u64::try_from(worked.as_nanos()).unwrap_or(u64::MAX));
+    }
+
     /// Publishes the silent clients for which requests wait, which `found` returns, unless the last
     /// update is recent.
-    pub(crate) fn show_holders(
-        &mut self,
-        now: Duration,
-        found: impl FnOnce() -> Vec<SilentHolder>,
-    ) {
+    pub(crate) fn show_holders(&mut self, now: Duration, found: impl FnOnce() -> FoundHolders) {
         if now.saturating_sub(self.holders_shown) >= HOLDERS_EVERY {
             self.holders_shown = now;
             self.holders.set(found());

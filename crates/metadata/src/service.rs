@@ -216,8 +216,7 @@ impl Shell {
             shell.router.need(target.fence());
             shell.marks.after_batch(&target)?;
             free_space.logged(actions.iter().map(Action::logged_bytes).sum());
-            shell.meter.borrow_mut().end_batch(&actions, skep_env::now());
-            shell.meter.borrow_mut().show_holders(now, || target.silent_holders());
+            shell.measure(&actions, now, &target);
             shell.carry_out(actions, &mut log, &target)?;
         }
         log.sync()?;
@@ -246,6 +245,14 @@ impl Shell {
             is_stopping: Cell::new(false),
             is_backlogged: Cell::new(false),
         })
+    }
+
+    /// Counts a batch that began at `began`.
+    fn measure(&self, actions: &[Action], began: Duration, target: &MetadataTarget<FjallEngine>) {
+        let (mut meter, now) = (self.meter.borrow_mut(), skep_env::now());
+        meter.end_batch(actions, now);
+        meter.count_work(now, skep_env::idle_time());
+        meter.show_holders(began, || target.silent_holders());
     }
 
     /// Waits for an event until `until` at the latest.

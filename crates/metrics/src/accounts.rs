@@ -8,6 +8,12 @@
 //! figures of a replaced account move to the account [`LEFT_OUT`]. So the sum over all accounts is
 //! always exact, and the reader sees how much was left out.
 //!
+//! # Directories
+//! Programs walk over millions of directories, and each account is a series of its own in a
+//! monitoring system. So only the heaviest directories get an account: a table has a rank for many
+//! candidates, and one gets an account when it has [`PROMOTED_PART`] of the load, and twice that of
+//! the account that it replaces. Until then its load belongs to [`LEFT_OUT`].
+//!
 //! # Reading while the owner counts
 //! One thread counts, other threads read. The figures of an account are atomic variables. While the
 //! owner replaces an account, its `turn` is odd; a reader repeats its read if the turn was odd or
@@ -27,6 +33,16 @@ pub const LEFT_OUT: u64 = u64::MAX;
 /// Ranks are halved when their sum has grown by this factor, times the number of accounts. So an
 /// account that was heavy long ago can be replaced.
 const AGING: u64 = 4096;
+/// Maximum number of accounts of a table for the heaviest causes only.
+pub const MAX_HEAVY_ACCOUNTS: usize = 16;
+/// In a table for the heaviest causes, a candidate must have this part of all ranks. With the
+/// maximum number of candidates, one without load has about a 128th by inheritance.
+const PROMOTED_PART: u64 = 32;
+/// Lowest rank of a candidate that gets an account: a few requests are no load.
+const PROMOTED_FROM: u64 = 64;
+/// Factor by which a candidate must exceed the account that it replaces, so that two with similar
+/// load do not replace each other again and again.
+const PROMOTED_FACTOR: u64 = 2;
 /// This number of bytes raises the rank of an account as much as one operation does.
 const BYTES_PER_RANK: u64 = 16 << 10;
 
@@ -52,6 +68,11 @@ pub(crate) const DIMENSIONS: usize = Dimension::ALL.len();
 impl Dimension {
     /// All dimensions.
     pub const ALL: [Self; 5] = [Self::Client, Self::User, Self::Group, Self::Job, Self::Directory];
+
+    /// Whether only the heaviest causes get accounts.
+    pub(crate) fn is_of_heaviest(self) -> bool {
+        self == Self::Directory
+    }
 
     /// Returns the name of the dimension, as in the label `by`.
     pub fn name(self) -> &'static str {
@@ -105,7 +126,10 @@ pub struct Load {
     pub written_bytes: u64,
     /// Time from the arrival of the requests to their replies, added up, in nanoseconds.
     pub busy_ns: u64,
-    /// Time in each stage, added up, in nanoseconds. Counted by client only.
+    /// Time in which data of requests or replies moved, in nanoseconds. Simultaneous transfers
+    /// count once. Counted by client only.
+    pub moving_ns: u64,
+    /// Time in each stage, added up, in nanoseconds. Counted by client and by user only.
     pub stages_ns: [u64; STAGES],
 }
 
@@ -118,7 +142,7 @@ impl Load {
     /// Returns the load of one operation, without its stages.
     pub fn of_operation(read_bytes: u64, written_bytes: u64, busy: Duration) -> Self {
         let busy_ns = nanoseconds(busy);
-        Self { operations: 1, read_bytes, written_bytes, busy_ns, stages_ns: [0; STAGES] }
+        Self { operations: 1, read_bytes, written_bytes, busy_ns, ..Self::default() }
     }
 
     fn rank(&self) -> u64 {
@@ -131,6 +155,7 @@ impl Load {
         self.read_bytes += other.read_bytes;
         self.written_bytes += other.written_bytes;
         self.busy_ns = self.busy_ns.wrapping_add(other.busy_ns);
+        self.moving_ns = self.moving_ns.wrapping_add(other.moving_ns);
         for (own, other) in self.stages_ns.iter_mut().zip(other.stages_ns) {
             *own = own.wrapping_add(other);
         }
@@ -146,6 +171,7 @@ struct Figures {
     read_bytes: Counter,
     written_bytes: Counter,
     busy_ns: Counter,
+    moving_ns: Counter,
     stages_ns: [Counter; STAGES],
 }
 
@@ -155,6 +181,7 @@ impl Figures {
         self.read_bytes.add(load.read_bytes);
         self.written_bytes.add(load.written_bytes);
         self.busy_ns.add(load.busy_ns);
+        self.moving_ns.add(load.moving_ns);
         for (counter, ns) in self.stages_ns.iter().zip(load.stages_ns) {
             if ns > 0 {
                 counter.add(ns);
@@ -168,6 +195,7 @@ impl Figures {
             read_bytes: self.read_bytes.get(),
             written_bytes: self.written_bytes.get(),
             busy_ns: self.busy_ns.get(),
+            moving_ns: self.moving_ns.get(),
             stages_ns: self.stages_ns.each_ref().map(Counter::get),
         }
     }
@@ -182,6 +210,7 @@ impl Figures {
         self.read_bytes.add(before.read_bytes.wrapping_neg());
         self.written_bytes.add(before.written_bytes.wrapping_neg());
         self.busy_ns.add(before.busy_ns.wrapping_neg());
+        self.moving_ns.add(before.moving_ns.wrapping_neg());
         for (counter, ns) in self.stages_ns.iter().zip(before.stages_ns) {
             counter.add(ns.wrapping_neg());
         }
@@ -235,13 +264,24 @@ impl PublishedAccounts {
     }
 }
 
+/// A cause that a table ranks.
+#[derive(Debug, Clone, Copy)]
+struct Candidate {
+    id: u64,
+    rank: u64,
+    /// Position of its account in the published part. `None` means that its load belongs to
+    /// [`LEFT_OUT`].
+    account: Option<usize>,
+}
+
 /// The accounts of one thread in one dimension.
 #[derive(Debug)]
 pub struct Accounts {
     published: Arc<PublishedAccounts>,
-    /// Position of each id in `published`.
+    is_of_heaviest: bool,
+    /// Position of each id in `candidates`.
     positions: HashMap<u64, usize>,
-    ranks: Vec<u64>,
+    candidates: Vec<Candidate>,
     rank_sum: u64,
     /// The id of the last operation and its position: the next operation often has the same.
     last: Option<(u64, usize)>,
@@ -249,18 +289,28 @@ pub struct Accounts {
 
 impl Default for Accounts {
     fn default() -> Self {
-        Self {
-            published: Arc::default(),
-            // With this capacity the tables never allocate again.
-            positions: HashMap::with_capacity(2 * MAX_ACCOUNTS),
-            ranks: Vec::with_capacity(MAX_ACCOUNTS),
-            rank_sum: 0,
-            last: None,
-        }
+        Self::new(false)
     }
 }
 
 impl Accounts {
+    /// Creates a table for one dimension.
+    pub(crate) fn of(dimension: Dimension) -> Self {
+        Self::new(dimension.is_of_heaviest())
+    }
+
+    fn new(is_of_heaviest: bool) -> Self {
+        Self {
+            published: Arc::default(),
+            is_of_heaviest,
+            // With this capacity the tables never allocate again.
+            positions: HashMap::with_capacity(2 * MAX_ACCOUNTS),
+            candidates: Vec::with_capacity(MAX_ACCOUNTS),
+            rank_sum: 0,
+            last: None,
+        }
+    }
+
     pub(crate) fn published(&self) -> Arc<PublishedAccounts> {
         Arc::clone(&self.published)
     }
@@ -273,127 +323,92 @@ impl Accounts {
             _ => self.position(id),
         };
         self.last = Some((id, position));
-        self.published.accounts[position].count(load);
         let rank = load.rank();
-        self.ranks[position] += rank;
+        self.candidates[position].rank += rank;
         self.rank_sum += rank;
+        let account = match self.candidates[position].account {
+            Some(account) => Some(account),
+            None => self.promote(position),
+        };
+        match account {
+            Some(account) => self.published.accounts[account].count(load),
+            None => self.published.left_out.count(load),
+        }
         if self.rank_sum > AGING * MAX_ACCOUNTS as u64 {
-            self.ranks.iter_mut().for_each(|rank| *rank /= 2);
-            self.rank_sum = self.ranks.iter().sum();
+            self.candidates.iter_mut().for_each(|it| it.rank /= 2);
+            self.rank_sum = self.candidates.iter().map(|it| it.rank).sum();
         }
     }
 
-    /// Returns the position of the account of `id`. Creates the account if it is missing.
+    /// Returns the position of the candidate `id`. If it is missing, it replaces the one with the
+    /// lowest rank, and inherits this rank and the account.
     fn position(&mut self, id: u64) -> usize {
         if let Some(position) = self.positions.get(&id) {
             return *position;
         }
-        let position = self.ranks.len();
+        let position = self.candidates.len();
         if position < MAX_ACCOUNTS {
-            self.published.accounts[position].replace(id);
-            self.published.used.store(position as u64 + 1, Ordering::Release);
-            self.ranks.push(0);
+            let account = (!self.is_of_heaviest).then(|| self.open_account(id)).flatten();
+            self.candidates.push(Candidate { id, rank: 0, account });
             self.positions.insert(id, position);
             return position;
         }
-        let ranks = self.ranks.iter().enumerate();
-        let lowest = ranks.min_by_key(|(_, rank)| **rank).map_or(0, |(position, _)| position);
-        let account = &self.published.accounts[lowest];
-        self.positions.remove(&account.id.load(Ordering::Relaxed));
-        // For a moment, a reader may see the figures of the replaced account neither in the account
-        // nor in the rest. The next snapshot has them.
-        self.published.left_out.count(&account.replace(id));
+        // A heavy cause keeps its account until a heavier one replaces it.
+        let all = self.candidates.iter().enumerate();
+        let replaceable = all.filter(|(_, it)| !self.is_of_heaviest || it.account.is_none());
+        let lowest = replaceable.min_by_key(|(_, it)| it.rank).map_or(0, |(position, _)| position);
+        let candidate = &mut self.candidates[lowest];
+        self.positions.remove(&candidate.id);
+        candidate.id = id;
+        if let Some(account) = candidate.account {
+            self.give_account(account, id);
+        }
         self.positions.insert(id, lowest);
         lowest
+    }
+
+    /// Opens a new account. `None` means that the table is full.
+    fn open_account(&self, id: u64) -> Option<usize> {
+        let limit = if self.is_of_heaviest { MAX_HEAVY_ACCOUNTS } else { MAX_ACCOUNTS };
+        let used = self.published.used.load(Ordering::Relaxed) as usize;
+        if used >= limit {
+            return None;
+        }
+        self.published.accounts[used].replace(id);
+        self.published.used.store(used as u64 + 1, Ordering::Release);
+        Some(used)
+    }
+
+    /// Gives an account to another id.
+    fn give_account(&self, account: usize, id: u64) {
+        // For a moment, a reader may see the figures of the replaced account neither in the account
+        // nor in the rest. The next snapshot has them.
+        self.published.left_out.count(&self.published.accounts[account].replace(id));
+    }
+
+    /// Gives a candidate an account if it is heavy enough. Returns the account.
+    fn promote(&mut self, position: usize) -> Option<usize> {
+        let Candidate { id, rank, .. } = self.candidates[position];
+        if rank < PROMOTED_FROM || rank.saturating_mul(PROMOTED_PART) < self.rank_sum {
+            return None;
+        }
+        let account = match self.open_account(id) {
+            Some(account) => account,
+            None => {
+                let holders = self.candidates.iter_mut().filter(|it| it.account.is_some());
+                let lowest = holders.min_by_key(|it| it.rank)?;
+                if rank < lowest.rank.saturating_mul(PROMOTED_FACTOR) {
+                    return None;
+                }
+                let account = lowest.account.take()?;
+                self.give_account(account, id);
+                account
+            }
+        };
+        self.candidates[position].account = Some(account);
+        Some(account)
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn load(operations: u64) -> Load {
-        Load { operations, read_bytes: 10 * operations, busy_ns: 1, ..Load::default() }
-    }
-
-    fn sum(accounts: &[(u64, Load)]) -> Load {
-        let mut sum = Load::default();
-        accounts.iter().for_each(|(_, load)| sum.add(load));
-        sum
-    }
-
-    #[test]
-    fn few_ids_are_counted_exactly() {
-        let mut accounts = Accounts::default();
-        for round in 1..=10 {
-            accounts.record(1000, &load(round));
-            accounts.record(0, &load(1));
-        }
-        let mut read = accounts.published().read();
-        read.sort_by_key(|(id, _)| *id);
-        let ten = Load { operations: 10, read_bytes: 100, busy_ns: 10, ..Load::default() };
-        assert_eq!(read[0], (0, ten));
-        assert_eq!(read[1].1.operations, 55);
-    }
-
-    #[test]
-    fn heavy_ids_stay_among_many_light_ones_and_the_sum_is_exact() {
-        let mut accounts = Accounts::default();
-        let mut expected = Load::default();
-        let mut record = |accounts: &mut Accounts, id, operations| {
-            accounts.record(id, &load(operations));
-            expected.add(&load(operations));
-        };
-        for light in 0..20_000_u64 {
-            record(&mut accounts, 1_000_000 + light, 1);
-            for heavy in 1..=5 {
-                record(&mut accounts, heavy, 1);
-            }
-        }
-        let read = accounts.published().read();
-        assert_eq!(sum(&read), expected);
-        for heavy in 1..=5 {
-            let found = read.iter().find(|(id, _)| *id == heavy).unwrap();
-            assert_eq!(found.1.operations, 20_000, "a heavy id was never replaced");
-        }
-        assert_eq!(read.len(), MAX_ACCOUNTS + 1);
-        assert_eq!(read.last().unwrap().0, LEFT_OUT);
-    }
-
-    #[test]
-    fn an_id_that_becomes_heavy_replaces_one_that_was_heavy() {
-        let mut accounts = Accounts::default();
-        for id in 0..MAX_ACCOUNTS as u64 {
-            accounts.record(id, &load(100_000));
-        }
-        for round in 0..2_000_000_u64 {
-            accounts.record(5_000 + round % 64, &load(1));
-        }
-        let read = accounts.published().read();
-        let newcomers = read.iter().filter(|(id, _)| (5_000..5_064).contains(id));
-        assert!(newcomers.count() > 60, "{read:?}");
-    }
-
-    #[test]
-    fn a_reader_never_mixes_two_accounts() {
-        let mut accounts = Accounts::default();
-        let published = accounts.published();
-        let is_done = Arc::new(std::sync::atomic::AtomicBool::new(false));
-        let done = Arc::clone(&is_done);
-        let reader = std::thread::spawn(move || {
-            while !done.load(Ordering::Relaxed) {
-                for (id, load) in published.read().into_iter().filter(|(id, _)| *id != LEFT_OUT) {
-                    // Each operation of an id writes as many bytes as the id's number.
-                    let bytes = load.written_bytes;
-                    assert!(bytes.is_multiple_of(id), "{bytes} bytes of {id}");
-                }
-            }
-        });
-        for round in 0..300_000_u64 {
-            let id = 7 + round % 1_000;
-            accounts.record(id, &Load { operations: 0, written_bytes: id, ..Load::default() });
-        }
-        is_done.store(true, Ordering::Relaxed);
-        reader.join().unwrap();
-    }
-}
+mod tests;

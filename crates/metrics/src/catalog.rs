@@ -104,7 +104,8 @@ definitions! {
     /// Operations by cause.
     LOAD_OPERATIONS = Definition::counter("skep_load_operations", Unit::Count, LOAD,
         "Operations by cause: `by` is client, user, group, job or directory, and `id` its number. \
-         The id `other` has all causes that were too light for an account of their own.");
+         The id `other` has all causes that were too light for an account of their own. Only the \
+         heaviest directories have accounts.");
     /// Bytes read by cause.
     LOAD_READ_BYTES = Definition::counter("skep_load_read_bytes", Unit::Bytes, LOAD,
         "Bytes of file data that were read, by cause.");
@@ -116,8 +117,12 @@ definitions! {
         "Sum of the times from the arrival of a request to its reply, by cause.");
     /// Time in each stage by cause.
     LOAD_STAGE_SECONDS = Definition::counter("skep_load_stage_seconds", Unit::Seconds, LOAD_STAGE,
-        "Sum of the times of requests in each stage, by client. Requests whose purpose is to wait \
-         for an event are left out.");
+        "Sum of the times of requests in each stage, by client and by user. Requests whose purpose \
+         is to wait for an event are left out.");
+    /// Time in which data moved by client.
+    LOAD_MOVING_SECONDS = Definition::counter("skep_load_moving_seconds", Unit::Seconds, LOAD,
+        "Time in which file data of a client's requests arrived or left. Simultaneous transfers of \
+         the client count once.");
 
     /// Bytes appended to the log.
     LOG_BYTES = Definition::counter("skep_metadata_log_bytes", Unit::Bytes, TARGET,
@@ -140,9 +145,10 @@ definitions! {
     /// Batches.
     BATCHES = Definition::counter("skep_metadata_batches", Unit::Count, TARGET,
         "Batches in which a metadata target has handled events.");
-    /// Time in batches.
-    BATCH_SECONDS = Definition::counter("skep_metadata_batch_seconds", Unit::Seconds, TARGET,
-        "Time in which the thread of a metadata target has handled batches.");
+    /// Time in which a thread was not idle.
+    WORKING_SECONDS = Definition::counter("skep_metadata_working_seconds", Unit::Seconds, TARGET,
+        "Time in which the thread of a metadata target did not wait for requests, replies or \
+         disks.");
     /// Silence of clients that hold locks or opens for which others wait.
     CLIENT_SILENT = Definition::gauge("skep_metadata_client_silent_seconds", Unit::Seconds, HOLDER,
         "Time since the last request of a client for which requests of other clients wait. Only \
@@ -151,6 +157,10 @@ definitions! {
     CLIENT_WAITS = Definition::gauge("skep_metadata_waits_for_client", Unit::Count, HOLDER,
         "Requests of other clients that wait for a lock or an acknowledgement of a client in \
          `skep_metadata_client_silent_seconds`.");
+    /// Waits that a search for silent clients has not examined.
+    WAITS_UNEXAMINED = Definition::gauge("skep_metadata_waits_unexamined", Unit::Count, TARGET,
+        "Waits for locks that the last search for silent clients has not examined, since it is \
+         bounded. `skep_metadata_waits_for_client` leaves them out.");
 
     /// Size of a target's file system.
     TARGET_SIZE = Definition::gauge("skep_target_size_bytes", Unit::Bytes, TARGET,

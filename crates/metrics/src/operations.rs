@@ -39,6 +39,8 @@ pub struct Completed {
     /// Whether the purpose of the request is to wait for an event. The time of such a request is no
     /// sign of load, so its stages are not charged to the client.
     pub is_wait: bool,
+    /// Time in which data of the request moved while no other data of the client did.
+    pub moving: Duration,
     /// Time in each stage, in the order of [`Stage::ALL`]. Stages with zero are not counted.
     pub stages: [Duration; STAGES],
 }
@@ -98,7 +100,8 @@ impl OperationTable {
         labels: Labels,
         name_of: fn(u32) -> Option<String>,
     ) -> Self {
-        let accounts: Option<[Accounts; DIMENSIONS]> = family.has_accounts.then(Default::default);
+        let accounts: Option<[Accounts; DIMENSIONS]> =
+            family.has_accounts.then(|| Dimension::ALL.map(Accounts::of));
         let published = Arc::new(Published {
             family,
             labels,
@@ -132,17 +135,17 @@ impl OperationTable {
         self.charge(completed, origin);
     }
 
-    /// Adds time in a stage to operations of a kind that were counted already, such as the time in
-    /// which the data of a reply leave.
-    pub fn record_later(&self, operation: u32, stage: Stage, duration: Duration, origin: &Origin) {
+    /// Adds the time in which the data of replies left to operations of a kind that were counted
+    /// already. `moving` is the part in which no other data of the client moved.
+    pub fn record_sent(&self, operation: u32, time: Duration, moving: Duration, origin: &Origin) {
         let kind = (operation as usize).min(MAX_OPERATIONS - 1);
         let figures = self.published.kinds[kind].get_or_init(Box::default);
-        figures.stages[stage as usize].record(duration);
+        figures.stages[Stage::Network as usize].record(time);
         let (Some(accounts), Some(client)) = (&self.accounts, origin.id(Dimension::Client)) else {
             return;
         };
-        let mut load = Load::default();
-        load.stages_ns[stage as usize] = nanoseconds(duration);
+        let mut load = Load { moving_ns: nanoseconds(moving), ..Load::default() };
+        load.stages_ns[Stage::Network as usize] = nanoseconds(time);
         let mut accounts = accounts.borrow_mut();
         for (accounts, dimension) in accounts.iter_mut().zip(Dimension::ALL) {
             if dimension == Dimension::Client {
@@ -157,11 +160,17 @@ impl OperationTable {
         let load = Load::of_operation(sent_bytes, received_bytes, duration);
         for (accounts, dimension) in accounts.borrow_mut().iter_mut().zip(Dimension::ALL) {
             let Some(id) = origin.id(dimension) else { continue };
-            if dimension == Dimension::Client && !completed.is_wait {
-                let stages_ns = completed.stages.map(nanoseconds);
-                accounts.record(id, &Load { stages_ns, ..load });
-            } else {
-                accounts.record(id, &load);
+            match dimension {
+                Dimension::Client if !completed.is_wait => {
+                    let moving_ns = nanoseconds(completed.moving);
+                    let stages_ns = completed.stages.map(nanoseconds);
+                    accounts.record(id, &Load { moving_ns, stages_ns, ..load });
+                }
+                Dimension::User if !completed.is_wait => {
+                    let stages_ns = completed.stages.map(nanoseconds);
+                    accounts.record(id, &Load { stages_ns, ..load });
+                }
+                _ => accounts.record(id, &load),
             }
         }
     }
@@ -247,6 +256,9 @@ impl Published {
         for (definition, figure) in figures {
             snapshot.count(definition, labels.clone(), figure);
         }
+        if load.moving_ns > 0 {
+            snapshot.count(&catalog::LOAD_MOVING_SECONDS, labels.clone(), load.moving_ns);
+        }
         for (stage, ns) in Stage::ALL.iter().zip(load.stages_ns).filter(|(_, ns)| *ns > 0) {
             let mut labels = labels.clone();
             labels.push(("stage", stage.name().to_owned()));
@@ -312,7 +324,8 @@ mod tests {
         }
         table.record(&Completed { operation: 5_000, ..Completed::default() }, &Origin::default());
         table.queued().add(3);
-        table.record_later(96, Stage::Network, Duration::from_micros(9), &origin);
+        let (time, moving) = (Duration::from_micros(9), Duration::from_micros(4));
+        table.record_sent(96, time, moving, &origin);
         let snapshot = registry.snapshot();
         let write = [("target", "7"), ("operation", "write_chunk")];
         assert_eq!(value(&snapshot, "skep_storage_operations", &write), Value::Number(3));
@@ -341,7 +354,14 @@ mod tests {
         let of_client = [("by", "client"), ("id", "12"), ("stage", "network")];
         let network = value(&snapshot, "skep_load_stage_seconds", &of_client);
         assert_eq!(network, Value::Number(9_000));
-        let of_directory = [("by", "directory"), ("id", "5")];
+        let of_client = [("by", "client"), ("id", "12")];
+        let moving = value(&snapshot, "skep_load_moving_seconds", &of_client);
+        assert_eq!(moving, Value::Number(4_000));
+        let of_user = [("by", "user"), ("id", "1000"), ("stage", "disk")];
+        let disk = value(&snapshot, "skep_load_stage_seconds", &of_user);
+        assert_eq!(disk, Value::Number(180_000));
+        // Three requests are not enough for an account of their directory.
+        let of_directory = [("by", "directory"), ("id", "other")];
         assert_eq!(value(&snapshot, "skep_load_operations", &of_directory), Value::Number(3));
     }
 }

@@ -10,11 +10,12 @@ pub enum Stage {
     Waiting,
     /// The thread works on the operation, or on operations that it handles together with it.
     Processing,
-    /// The operation waits for a disk, or for another operation on the same bytes.
+    /// The operation waits for a disk.
     Disk,
     /// The operation waits until the log is synced.
     LogSync,
-    /// The operation waits for other services, for locks or for clients.
+    /// The operation waits for other services, for locks, for clients, or for other operations on
+    /// the same bytes.
     Others,
     /// The data of the request arrive over the network, or data of the reply leave.
     Network,

@@ -16,6 +16,7 @@ mod request_meter;
 mod service;
 mod settings;
 mod target_thread;
+mod transfers;
 
 pub use service::{initialise, run};
 pub use settings::{DEFAULT_PORT, EmulationSettings, StorageSettings};

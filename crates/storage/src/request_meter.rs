@@ -1,14 +1,17 @@
 //! Counts the requests of a storage target: kinds, bytes, errors, and where their time went. Logs
 //! slow ones.
 //!
-//! Does not own the counters (`skep-metrics`) or the requests.
+//! Does not own the counters (`skep-metrics`), the requests, or the times of transfers
+//! ([`crate::transfers`]).
 
+use crate::transfers::Transfers;
 use skep_env::TimeSpent;
 use skep_metrics::{Completed, OperationTable, Origin, Registry, SlowOperations, Stage, catalog};
 use skep_rpc::Incoming;
 use skep_rpc::origin::cause_of;
 use skep_types::{NodeId, TargetId};
 use skep_wire::Request;
+use std::cell::RefCell;
 use std::time::Duration;
 
 /// Counts the requests of one target, on the target's thread.
@@ -17,6 +20,7 @@ pub(crate) struct RequestMeter {
     table: OperationTable,
     target: TargetId,
     slow: SlowOperations,
+    transfers: RefCell<Transfers>,
 }
 
 /// A request that has arrived.
@@ -29,6 +33,8 @@ pub(crate) struct Arrival {
     header_at: Duration,
     /// Time at which the bulk data were received.
     data_at: Duration,
+    /// Time in which these data moved, without the time that counts for other data of the client.
+    moving: Duration,
 }
 
 /// A request that waits for its turn.
@@ -57,20 +63,26 @@ impl RequestMeter {
         let labels = vec![("target", target.raw().to_string())];
         let name = |number: u32| skep_wire::catalog::metric_name(u16::try_from(number).ok()?);
         let table = OperationTable::new(registry, &catalog::STORAGE, labels, name);
-        Self { table, target, slow: SlowOperations::default() }
+        Self { table, target, slow: SlowOperations::default(), transfers: RefCell::default() }
     }
 
     /// Records that a request of `client` has arrived.
     pub(crate) fn arrived(&self, incoming: &Incoming, client: NodeId) -> Arrival {
+        let header_at = incoming.arrived_at;
+        let (data_at, moving) = match incoming.data {
+            None => (header_at, Duration::ZERO),
+            Some(_) => {
+                let now = skep_env::now();
+                (now, self.transfers.borrow_mut().count(client, header_at, now))
+            }
+        };
         Arrival {
             message: incoming.header.message,
             data_bytes: incoming.header.data_bytes,
             origin: cause_of(&incoming.header, client),
-            header_at: incoming.arrived_at,
-            data_at: match incoming.data {
-                None => incoming.arrived_at,
-                Some(_) => skep_env::now(),
-            },
+            header_at,
+            data_at,
+            moving,
         }
     }
 
@@ -87,13 +99,14 @@ impl RequestMeter {
 
     /// Counts a request whose reply is on its way.
     pub(crate) fn handled(&self, arrival: &Arrival, handled: &Handled) {
-        let TimeSpent { begun_at, total, running, blocked } = handled.spent;
+        let TimeSpent { begun_at, total, running, blocked, obstructed } = handled.spent;
         let completed = Completed {
             operation: u32::from(arrival.message),
             is_failed: handled.is_failed,
             received_bytes: u64::from(arrival.data_bytes),
             sent_bytes: handled.sent_bytes,
             duration: (begun_at + total).saturating_sub(arrival.header_at),
+            moving: arrival.moving,
             ..Completed::default()
         };
         let network = match arrival.data_bytes {
@@ -104,7 +117,8 @@ impl RequestMeter {
             .with(Stage::Network, network)
             .with(Stage::Waiting, begun_at.saturating_sub(arrival.data_at))
             .with(Stage::Processing, running)
-            .with(Stage::Disk, total.saturating_sub(running));
+            .with(Stage::Others, obstructed)
+            .with(Stage::Disk, total.saturating_sub(running + obstructed));
         debug_assert!(blocked <= total, "a future is not blocked for longer than it runs");
         let name = || skep_wire::catalog::metric_name(arrival.message).unwrap_or_default();
         if let Some(line) = self.slow.line(&completed, begun_at + total, name) {
@@ -118,7 +132,9 @@ impl RequestMeter {
         let origin = Origin { client: Some(client.raw()), ..Origin::default() };
         let origin = if client == NodeId::default() { Origin::default() } else { origin };
         let read = u32::from(skep_wire::storage::ReadChunk::ID);
-        self.table.record_later(read, Stage::Network, time, &origin);
+        let now = skep_env::now();
+        let moving = self.transfers.borrow_mut().count(client, now.saturating_sub(time), now);
+        self.table.record_sent(read, time, moving, &origin);
     }
 
     /// Records that a request has ended.

@@ -16,7 +16,7 @@
 
 mod deadlock;
 
-use crate::limits::WAITERS_EXAMINED;
+use crate::limits::{MAX_HOLDERS_EXAMINED, WAITERS_EXAMINED};
 use crate::locks::queue::{Queue, Wait, WaitAnswer, WaitState};
 use crate::locks::request::{LockClaim, LockOwnerId};
 use crate::tx::operation::ConnectionId;
@@ -240,14 +240,31 @@ impl FileLocks {
         self.waits
     }
 
-    /// Returns the number of waits for locks that a session holds. Examines at most
-    /// [`WAITERS_EXAMINED`] waits.
-    pub(crate) fn waits_for(&self, session: SessionId) -> usize {
-        let all = self.files.values().flat_map(|file| file.queue.iter().map(move |it| (file, it)));
-        let is_for = |(file, wait): &(&File, &Wait)| {
-            file.held_against(&wait.claim).any(|held| held.owner.0 == session)
-        };
-        all.take(WAITERS_EXAMINED).filter(is_for).count()
+    /// Returns the number of waits for locks of each session, and the number of waits that were not
+    /// examined. Visits only files with waits. Examines at most [`WAITERS_EXAMINED`] waits, and
+    /// after the first wait at most [`MAX_HOLDERS_EXAMINED`] owners of locks and waits, since
+    /// requests wait for this thread meanwhile.
+    pub(crate) fn waits_by_holder(&self) -> (BTreeMap<SessionId, usize>, usize) {
+        let (mut waits, mut examined, mut steps) = (BTreeMap::new(), 0, 0);
+        let all =
+            self.waiting.iter().flat_map(|(owner, all)| all.iter().map(move |it| (owner, it)));
+        for (owner, (file_key, number)) in all.take(WAITERS_EXAMINED) {
+            let Some(file) = self.files.get(file_key) else { continue };
+            let cost = file.held.len() + file.queue.len();
+            if steps > 0 && steps + cost > MAX_HOLDERS_EXAMINED {
+                break;
+            }
+            (steps, examined) = (steps + cost, examined + 1);
+            let Some(wait) = file.queue.get((owner.0, *number)) else { continue };
+            let mut last = None;
+            for held in file.held_against(&wait.claim) {
+                // The owners are in the order of their sessions, and a session counts once.
+                if last.replace(held.owner.0) != Some(held.owner.0) {
+                    *waits.entry(held.owner.0).or_default() += 1;
+                }
+            }
+        }
+        (waits, self.waits.saturating_sub(examined))
     }
 
     /// Whether a wait is in the queue of a file.

@@ -128,6 +128,10 @@ impl Queue {
         self.0.is_empty()
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
     pub(super) fn iter(&self) -> impl Iterator<Item = &Wait> {
         self.0.iter()
     }

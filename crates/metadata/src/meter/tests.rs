@@ -138,12 +138,11 @@ fn load_of_a_directory_counts_requests_about_its_entries() {
 }
 
 #[test]
-fn time_in_batches_is_the_time_of_the_thread() {
+fn working_time_is_the_time_without_idle_time() {
     let registry = Registry::new();
     let mut meter = Meter::new(&registry, TargetId::new(3));
-    meter.begin_batch(&[], MS * 10);
-    meter.end_batch(&[], MS * 13);
-    meter.begin_batch(&[], MS * 20);
-    meter.end_batch(&[], MS * 24);
-    assert_eq!(Figures::of(&registry).number("skep_metadata_batch_seconds", "3"), 7_000_000);
+    meter.count_work(MS * 10, MS * 4);
+    meter.count_work(MS * 13, MS * 4);
+    meter.count_work(MS * 23, MS * 10);
+    assert_eq!(Figures::of(&registry).number("skep_metadata_working_seconds", "3"), 7_000_000);
 }

@@ -19,6 +19,15 @@ const MAX_HOLDERS: usize = 16;
 /// in a lease.
 const SILENT_PART: u32 = 2;
 
+/// The silent clients that a search has found.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct FoundHolders {
+    pub(crate) holders: Vec<SilentHolder>,
+    /// Number of waits for locks that the search has not examined: their number is bounded, since
+    /// requests wait for the thread while it searches.
+    pub(crate) unexamined: usize,
+}
+
 /// A silent client for which requests wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SilentHolder {
@@ -30,23 +39,29 @@ pub(crate) struct SilentHolder {
 }
 
 impl<E: Engine> MetadataTarget<E> {
-    /// Returns the silent clients for which requests wait, at most [`MAX_HOLDERS`].
-    pub(crate) fn silent_holders(&self) -> Vec<SilentHolder> {
+    /// Returns the silent clients for which requests wait, at most [`MAX_HOLDERS`]. Takes a bounded
+    /// time: it passes over the sessions once, and examines a bounded number of waits and locks.
+    pub(crate) fn silent_holders(&self) -> FoundHolders {
         let is_idle = self.shared.file_locks.wait_count() == 0 && !self.shared.sharing.is_waiting();
         if is_idle {
-            return Vec::new();
+            return FoundHolders::default();
         }
         let now = self.shared.now;
         let sessions = self.sessions.after(SessionId::default());
-        let silent = sessions
+        let silent: Vec<_> = sessions
             .map(|(id, session)| (id, session, now.saturating_sub(session.renewed_at)))
-            .filter(|(_, session, silent)| *silent * SILENT_PART > session.lease);
-        let holders = silent.filter_map(|(id, session, silent)| {
-            let locks = self.shared.file_locks.waits_for(id);
+            .filter(|(_, session, silent)| *silent * SILENT_PART > session.lease)
+            .collect();
+        if silent.is_empty() {
+            return FoundHolders::default();
+        }
+        let (locks, unexamined) = self.shared.file_locks.waits_by_holder();
+        let holders = silent.into_iter().filter_map(|(id, session, silent)| {
+            let locks = locks.get(&id).copied().unwrap_or_default();
             let waits = locks + self.shared.sharing.awaited_from(id);
             (waits > 0).then_some(SilentHolder { client: session.client(), silent, waits })
         });
-        holders.take(MAX_HOLDERS).collect()
+        FoundHolders { holders: holders.take(MAX_HOLDERS).collect(), unexamined }
     }
 }
 
@@ -56,7 +71,7 @@ pub(crate) struct SilentHolders {
     target: TargetId,
     /// The target's thread writes, the thread of a snapshot reads. Neither waits: the writer skips
     /// an update while the list is being read.
-    list: Mutex<Vec<SilentHolder>>,
+    list: Mutex<FoundHolders>,
 }
 
 impl SilentHolders {
@@ -65,10 +80,10 @@ impl SilentHolders {
     }
 
     /// Replaces the list.
-    pub(crate) fn set(&self, holders: Vec<SilentHolder>) {
+    pub(crate) fn set(&self, found: FoundHolders) {
         match self.list.try_lock() {
-            Ok(mut list) => *list = holders,
-            Err(TryLockError::Poisoned(poisoned)) => *poisoned.into_inner() = holders,
+            Ok(mut list) => *list = found,
+            Err(TryLockError::Poisoned(poisoned)) => *poisoned.into_inner() = found,
             // A snapshot reads the list. The next update follows soon.
             Err(TryLockError::WouldBlock) => {}
         }
@@ -77,8 +92,11 @@ impl SilentHolders {
 
 impl Source for SilentHolders {
     fn collect(&self, snapshot: &mut Snapshot) {
-        let list = self.list.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
-        for holder in list {
+        let found = self.list.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone();
+        let unexamined = i64::try_from(found.unexamined).unwrap_or(i64::MAX);
+        let target = vec![("target", self.target.raw().to_string())];
+        snapshot.number(&catalog::WAITS_UNEXAMINED, target, unexamined);
+        for holder in found.holders {
             let labels = vec![
                 ("target", self.target.raw().to_string()),
                 ("client", holder.client.raw().to_string()),

@@ -120,15 +120,21 @@ impl RangeLock {
 }
 
 impl RangeGuard<'_> {
-    /// Waits until no earlier entry conflicts with this one. Cancel-safe.
+    /// Waits until no earlier entry conflicts with this one. Cancel-safe. Records the wait, since
+    /// it is no time of the disk.
     pub(crate) async fn admission(&self) {
+        let mut since = None;
         std::future::poll_fn(|context| {
             let mut queue = self.lock.queue.borrow_mut();
             let index = queue.partition_point(|entry| entry.ticket < self.ticket);
             let own = queue.get_mut(index).expect("an entry stays until its guard is dropped");
             if own.obstacles == 0 {
+                if let Some(since) = since {
+                    skep_env::note_obstructed(skep_env::now().saturating_sub(since));
+                }
                 return Poll::Ready(());
             }
+            since.get_or_insert_with(skep_env::now);
             own.waker = Some(context.waker().clone());
             Poll::Pending
         })
@@ -227,6 +233,29 @@ mod tests {
             assert_eq!(entered(1, &operations), [true, false, false]);
             assert_eq!(entered(0, &operations), [true, true, true]);
         }
+    }
+
+    #[test]
+    fn wait_for_another_operation_is_recorded() {
+        let spent = skep_env::block_on(async {
+            let lock = Rc::new(RangeLock::default());
+            let first = lock.write(0..10);
+            first.admission().await;
+            let holder = skep_env::spawn(async move {
+                skep_env::sleep(std::time::Duration::from_millis(20)).await;
+            });
+            let waiting = skep_env::timed(lock.exclusive(0..10));
+            let release = async {
+                holder.await;
+                drop(first);
+            };
+            let ((_guard, spent), ()) = futures_lite::future::zip(waiting, release).await;
+            spent
+        })
+        .unwrap();
+        assert!(spent.obstructed >= std::time::Duration::from_millis(19), "{spent:?}");
+        let rest = spent.total - spent.obstructed - spent.running;
+        assert!(rest < std::time::Duration::from_millis(10), "{spent:?}");
     }
 
     #[test]

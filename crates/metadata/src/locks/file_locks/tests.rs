@@ -272,6 +272,25 @@ fn waits_for_different_lock_kinds_form_no_deadlock() {
 }
 
 #[test]
+fn search_for_silent_holders_is_bounded_and_counts_the_rest() {
+    let mut locks = FileLocks::default();
+    for owner in 0..100 {
+        assert!(lock(&mut locks, owner, LockMode::Shared, 0..10));
+    }
+    for owner in 100..104 {
+        wait(&mut locks, owner, LockMode::Exclusive, 0..10, NOW);
+    }
+    let both = BTreeMap::from([(SessionId::new(1), 4), (SessionId::new(2), 4)]);
+    assert_eq!(locks.waits_by_holder(), (both, 0), "each wait counts once for a session");
+    for owner in 104..400 {
+        wait(&mut locks, owner, LockMode::Exclusive, 0..10, NOW);
+    }
+    let (waits, unexamined) = locks.waits_by_holder();
+    assert!(unexamined > 250, "{unexamined}");
+    assert_eq!(waits[&SessionId::new(1)] + unexamined, 300);
+}
+
+#[test]
 fn waits_are_listed_in_pages() {
     let mut locks = FileLocks::default();
     assert!(lock(&mut locks, 2, LockMode::Shared, 0..10));

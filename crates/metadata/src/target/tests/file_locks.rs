@@ -263,7 +263,7 @@ fn silent_client_is_listed_while_others_wait_for_its_lock() {
     assert!(story.locks(1, (0, 2), exclusive(inode, 5)));
     story.waits(2, 2, exclusive(inode, 6));
     let holders = |story: &Story| -> Vec<(Duration, usize)> {
-        let found = story.target.silent_holders();
+        let found = story.target.silent_holders().holders;
         found.into_iter().map(|it| (it.silent, it.waits)).collect()
     };
     assert_eq!(holders(&story), [], "it has just set its lock");

@@ -1,0 +1,92 @@
+//! Tests of the event loop: turns, timers, polling, and the measurement of idle time.
+
+use super::*;
+
+#[test]
+fn futures_take_turns_and_timers_fire_in_order() {
+    let order = block_on(async {
+        let order = Rc::new(RefCell::new(Vec::new()));
+        let tasks: Vec<_> = [300_u64, 100, 200]
+            .into_iter()
+            .map(|delay| {
+                let order = Rc::clone(&order);
+                spawn(async move {
+                    sleep(Duration::from_millis(delay)).await;
+                    order.borrow_mut().push(delay);
+                })
+            })
+            .collect();
+        for task in tasks {
+            task.await;
+        }
+        order.take()
+    });
+    assert_eq!(order.unwrap(), [100, 200, 300]);
+}
+
+/// Before the fix, the numbers began at zero again, and the old future removed an operation of
+/// the new loop.
+#[test]
+fn waker_of_an_earlier_loop_does_not_affect_a_later_loop() {
+    let event = Event::new_nonblocking().unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let fd = event.fd().as_raw_fd();
+            let submit_poll = move || {
+                let poll =
+                    io_uring::opcode::PollAdd::new(types::Fd(fd), libc::POLLIN as u32).build();
+                // SAFETY: the entry refers to no memory.
+                unsafe { submit(squeue::Entry128::from(poll), Box::new(())) }
+            };
+            // `Some`, since the future must outlive its loop.
+            let old = block_on(async move { Some(submit_poll()) }).unwrap();
+            block_on(async move {
+                let new = submit_poll();
+                drop(old);
+                assert!(with_loop(|it| it.ops.contains_key(&new.number())));
+            })
+            .unwrap();
+        });
+    });
+}
+
+#[test]
+fn idle_time_is_the_time_without_work() {
+    let (idle, work) = block_on(async {
+        let before = idle_time();
+        sleep(Duration::from_millis(20)).await;
+        let slept = idle_time() - before;
+        let until = clock::now() + Duration::from_millis(10);
+        while clock::now() < until {
+            std::hint::spin_loop();
+        }
+        yield_now().await;
+        (slept, idle_time() - before - slept)
+    })
+    .unwrap();
+    assert!(idle >= Duration::from_millis(19), "{idle:?}");
+    assert!(work < Duration::from_millis(10), "{work:?}");
+}
+
+#[test]
+fn timeout_drops_an_unfinished_future() {
+    let result =
+        block_on(async { timeout(Duration::from_millis(5), std::future::pending::<()>()).await });
+    assert_eq!(result.unwrap(), None);
+}
+
+#[test]
+fn loop_polls_before_it_sleeps_only_after_traffic() {
+    let polls = |traffic| {
+        block_on(async move {
+            set_spin(Duration::from_micros(50));
+            with_loop(|it| it.spin.set_conversation(traffic, clock::now()));
+            sleep(Duration::from_millis(20)).await;
+            with_loop(|it| it.spin.rounds() > 0)
+        })
+        .unwrap()
+    };
+    assert!(!polls(Traffic::Received), "no reply is outstanding");
+    // On a busy machine the thread may be scheduled again only after the conversation is over.
+    assert!((0..50).any(|_| polls(Traffic::Sent)));
+}

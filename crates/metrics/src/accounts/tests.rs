@@ -1,0 +1,131 @@
+//! Tests of the accounts of load: which causes keep an account, and exact sums.
+
+use super::*;
+
+fn load(operations: u64) -> Load {
+    Load { operations, read_bytes: 10 * operations, busy_ns: 1, ..Load::default() }
+}
+
+fn sum(accounts: &[(u64, Load)]) -> Load {
+    let mut sum = Load::default();
+    accounts.iter().for_each(|(_, load)| sum.add(load));
+    sum
+}
+
+#[test]
+fn few_ids_are_counted_exactly() {
+    let mut accounts = Accounts::default();
+    for round in 1..=10 {
+        accounts.record(1000, &load(round));
+        accounts.record(0, &load(1));
+    }
+    let mut read = accounts.published().read();
+    read.sort_by_key(|(id, _)| *id);
+    let ten = Load { operations: 10, read_bytes: 100, busy_ns: 10, ..Load::default() };
+    assert_eq!(read[0], (0, ten));
+    assert_eq!(read[1].1.operations, 55);
+}
+
+#[test]
+fn heavy_ids_stay_among_many_light_ones_and_the_sum_is_exact() {
+    let mut accounts = Accounts::default();
+    let mut expected = Load::default();
+    let mut record = |accounts: &mut Accounts, id, operations| {
+        accounts.record(id, &load(operations));
+        expected.add(&load(operations));
+    };
+    for light in 0..20_000_u64 {
+        record(&mut accounts, 1_000_000 + light, 1);
+        for heavy in 1..=5 {
+            record(&mut accounts, heavy, 1);
+        }
+    }
+    let read = accounts.published().read();
+    assert_eq!(sum(&read), expected);
+    for heavy in 1..=5 {
+        let found = read.iter().find(|(id, _)| *id == heavy).unwrap();
+        assert_eq!(found.1.operations, 20_000, "a heavy id was never replaced");
+    }
+    assert_eq!(read.len(), MAX_ACCOUNTS + 1);
+    assert_eq!(read.last().unwrap().0, LEFT_OUT);
+}
+
+#[test]
+fn an_id_that_becomes_heavy_replaces_one_that_was_heavy() {
+    let mut accounts = Accounts::default();
+    for id in 0..MAX_ACCOUNTS as u64 {
+        accounts.record(id, &load(100_000));
+    }
+    for round in 0..2_000_000_u64 {
+        accounts.record(5_000 + round % 64, &load(1));
+    }
+    let read = accounts.published().read();
+    let newcomers = read.iter().filter(|(id, _)| (5_000..5_064).contains(id));
+    assert!(newcomers.count() > 60, "{read:?}");
+}
+
+#[test]
+fn light_directories_never_get_accounts() {
+    let mut accounts = Accounts::of(Dimension::Directory);
+    let mut ids = std::collections::BTreeSet::new();
+    for directory in 0..100_000_u64 {
+        accounts.record(1_000_000 + directory, &load(1));
+        if directory % 1_000 == 0 {
+            ids.extend(accounts.published().read().into_iter().map(|(id, _)| id));
+        }
+    }
+    assert_eq!(Vec::from_iter(ids), [LEFT_OUT], "a walk over directories makes no series");
+    let sum_of_all = sum(&accounts.published().read());
+    assert_eq!(sum_of_all.operations, 100_000);
+}
+
+#[test]
+fn heavy_directories_get_and_keep_accounts() {
+    let mut accounts = Accounts::of(Dimension::Directory);
+    let record_all = |accounts: &mut Accounts, heavy: std::ops::Range<u64>| {
+        for round in 0..50_000_u64 {
+            accounts.record(1_000_000 + round, &load(1));
+            heavy.clone().for_each(|id| accounts.record(id, &load(1)));
+        }
+    };
+    let operations = |accounts: &Accounts, id: u64| {
+        let read = accounts.published().read();
+        read.iter().find(|(it, _)| *it == id).map(|(_, load)| load.operations)
+    };
+    record_all(&mut accounts, 1..5);
+    for heavy in 1..5 {
+        let counted = operations(&accounts, heavy);
+        assert!(counted.is_some_and(|it| it > 49_000), "{heavy}: {counted:?}");
+    }
+    // Others become heavy. They get accounts while these are free.
+    record_all(&mut accounts, 5..18);
+    let read = accounts.published().read();
+    assert_eq!(read.len(), MAX_HEAVY_ACCOUNTS + 1);
+    assert_eq!(sum(&read).operations, 50_000 * (1 + 4) + 50_000 * (1 + 13));
+    // A directory with most of the load replaces one of them.
+    (0..400_000).for_each(|_| accounts.record(99, &load(1)));
+    assert!(operations(&accounts, 99).is_some(), "{:?}", accounts.published().read());
+}
+
+#[test]
+fn a_reader_never_mixes_two_accounts() {
+    let mut accounts = Accounts::default();
+    let published = accounts.published();
+    let is_done = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let done = Arc::clone(&is_done);
+    let reader = std::thread::spawn(move || {
+        while !done.load(Ordering::Relaxed) {
+            for (id, load) in published.read().into_iter().filter(|(id, _)| *id != LEFT_OUT) {
+                // Each operation of an id writes as many bytes as the id's number.
+                let bytes = load.written_bytes;
+                assert!(bytes.is_multiple_of(id), "{bytes} bytes of {id}");
+            }
+        }
+    });
+    for round in 0..300_000_u64 {
+        let id = 7 + round % 1_000;
+        accounts.record(id, &Load { operations: 0, written_bytes: id, ..Load::default() });
+    }
+    is_done.store(true, Ordering::Relaxed);
+    reader.join().unwrap();
+}
