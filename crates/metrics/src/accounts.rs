@@ -34,7 +34,7 @@ pub const LEFT_OUT: u64 = u64::MAX;
 /// account that was heavy long ago can be replaced.
 const AGING: u64 = 4096;
 /// Maximum number of accounts of a table for the heaviest causes only.
-pub const MAX_HEAVY_ACCOUNTS: usize = 16;
+pub(crate) const MAX_HEAVY_ACCOUNTS: usize = 16;
 /// In a table for the heaviest causes, a candidate must have this part of all ranks. With the
 /// maximum number of candidates, one without load has about a 128th by inheritance.
 const PROMOTED_PART: u64 = 32;

@@ -97,7 +97,7 @@ pub(crate) fn findings(situation: &Situation<'_>) -> Vec<Finding> {
             remedy: problem.remedy.into(),
         }));
         let slow = causes(evidence, map, &thresholds(settings));
-        found.extend(slow.into_iter().map(|cause| Finding {
+        found.extend(slow.into_iter().filter(|cause| !cause.is_over).map(|cause| Finding {
             rule: cause.rule,
             severity: cause.severity,
             object: cause.object,

@@ -17,12 +17,14 @@ mod metadata_load;
 mod names;
 mod phases;
 mod report;
+mod traffic;
 
 pub use cause::{Cause, Thresholds};
 pub use causes::causes;
-pub use evidence::{Evidence, Holder, Link, MAX_NAMED, TargetEvidence, Times};
+pub use evidence::{Evidence, Holder, Link, MAX_NAMED, Requests, TargetEvidence, Times};
 pub use phases::Phase;
 pub use report::{Finding, Report, Scope, explain};
+pub use traffic::{Interval, Traffic};
 
 #[cfg(test)]
 mod tests;

@@ -1,11 +1,12 @@
 //! `skep why`: shows where the time of requests goes, and names the causes of slowness.
 //!
-//! The command asks each service for its figures twice, and compares them, so it needs no monitor.
+//! The command asks each service for its figures several times, and compares them, so it needs no
+//! monitor.
 //! With `--since` it asks the monitor, which keeps the figures of the past minutes. The rules are
 //! in `skep_stats::why`.
 
 use crate::access::{Access, ClusterArgs, entry_at};
-use crate::cmd::stats::{fetch, interval};
+use crate::cmd::stats::{interval, measure};
 use crate::help::{Example, examples};
 use crate::monitor_address::{MonitorAddress, not_a_monitor};
 use crate::output::print;
@@ -14,7 +15,7 @@ use crate::uses::Users;
 use crate::view::target_named;
 use skep_monitor::limits::{EVIDENCE_PIECE_MS, EVIDENCE_PIECES};
 use skep_rpc::{CallOptions, Channel, MapCell, Router};
-use skep_stats::why::{Evidence, Report, Scope, Thresholds, explain};
+use skep_stats::why::{Report, Scope, Thresholds, explain};
 use skep_types::text::escape_controls;
 use skep_types::{ClusterMap, Error, ErrorCode, FileKind, InodeId, NodeId, Result, TargetKind};
 use skep_wire::metadata::{EntryInfo, GetEntryInfo};
@@ -83,7 +84,7 @@ pub(crate) fn run(args: WhyArgs) -> Result<()> {
         let found = scope(&access, &args, place.map(|(inode, _)| inode)).await?;
         match args.since {
             Some(span) => from_monitor(&access, &args.monitor, &found, span).await,
-            None => measure(&access, &found, args.interval).await,
+            None => measured(&access, &found, args.interval).await,
         }
     })?;
     print(&report, as_text)
@@ -146,11 +147,8 @@ fn targets_of(map: &ClusterMap, inode: InodeId, info: &EntryInfo) -> Vec<u32> {
     targets.into_iter().collect()
 }
 
-async fn measure(access: &Access, scope: &Scope, interval: Duration) -> Result<Report> {
-    let before = fetch(access).await?;
-    skep_env::sleep(interval).await;
-    let now = fetch(access).await?;
-    let evidence = Evidence::between(&before.round, &now.round);
+async fn measured(access: &Access, scope: &Scope, interval: Duration) -> Result<Report> {
+    let (evidence, now) = measure(access, interval).await?;
     let mut report = explain(&evidence, &now.map, scope, &Thresholds::default());
     report.unreachable = now.unreachable;
     Ok(report)

@@ -30,6 +30,9 @@ pub struct Cause {
     pub targets: Vec<u32>,
     /// The client that is the cause, or that suffers alone.
     pub client: Option<u32>,
+    /// Whether the cause has ended within the span of the evidence. Such a cause explains what was
+    /// slow, but is no problem of this moment.
+    pub is_over: bool,
     /// The object and the fact, with figures.
     pub what: String,
     /// The effect until it is repaired, and the way out for an administrator.

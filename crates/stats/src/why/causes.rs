@@ -42,9 +42,7 @@ pub fn causes(evidence: &Evidence, map: &ClusterMap, thresholds: &Thresholds) ->
         found.extend(silent_clients(map, *id, target));
     }
     // The data of requests also arrive late at a target whose thread waits for its disk.
-    let measured: BTreeMap<_, _> =
-        storage.into_iter().filter(|(id, _)| !slow.contains(id)).collect();
-    found.extend(slow_links(&measured, map));
+    found.extend(slow_links(evidence, map, &slow));
     found.extend(heavy_load(&metadata, map));
     found
 }
@@ -73,6 +71,7 @@ fn slow_disk(map: &ClusterMap, id: u32, comparison: &Comparison) -> Cause {
         object: TargetId::new(id).to_string(),
         targets: vec![id],
         client: None,
+        is_over: false,
         what: format!("the disk of {} {}", names::target(map, id), against_peers(comparison)),
         remedy: "every file with a part on it is as slow; `skep bench slow-targets` measures its \
                  disk; check the disk and the load of its host"
@@ -108,6 +107,7 @@ fn slow_log(
         object: TargetId::new(id).to_string(),
         targets: vec![id],
         client: None,
+        is_over: false,
         what,
         remedy:
             "each `fsync` of a name waits for it; check the disk of its log and other programs \
@@ -124,19 +124,37 @@ fn silent_clients(map: &ClusterMap, target: u32, evidence: &TargetEvidence) -> V
         object: skep_types::NodeId::new(*client).to_string(),
         targets: vec![target],
         client: Some(*client),
-        what: format!(
-            "{} has sent nothing for {}; {} for its locks or open files",
-            names::client(map, *client),
-            names::time(holder.silent_ns),
-            match holder.waits {
-                1 => "1 request of another client waits".to_owned(),
-                waits => format!("{waits} requests of other clients wait"),
-            }
-        ),
-        remedy:
+        is_over: holder.is_over(),
+        what: silence(&names::client(map, *client), holder),
+        remedy: if holder.is_over() {
+            "it has sent requests since, or was evicted; look at the load and the log of its host"
+        } else {
             "it is evicted after its lease, which releases them; check whether its host or the \
-                 process of its mount is stopped, or evict it now with `skep client evict`"
-                .into(),
+             process of its mount is stopped, or evict it now with `skep client evict`"
+        }
+        .into(),
     };
     holders.map(to_cause).collect()
+}
+
+/// Returns the words for the silence of a client.
+fn silence(client: &str, holder: &Holder) -> String {
+    if holder.is_over() {
+        let began = names::time(holder.ago_ns.saturating_add(holder.silent_ns));
+        let requests = match holder.waits {
+            1 => "1 request of another client".to_owned(),
+            waits => format!("up to {waits} requests of other clients"),
+        };
+        return format!(
+            "{client} was silent from {began} to {} ago; {requests} waited for its locks or open \
+             files",
+            names::time(holder.ago_ns)
+        );
+    }
+    let requests = match holder.waits {
+        1 => "1 request of another client waits".to_owned(),
+        waits => format!("{waits} requests of other clients wait"),
+    };
+    let silent = names::time(holder.silent_ns);
+    format!("{client} has sent nothing for {silent}; {requests} for its locks or open files")
 }

@@ -2,7 +2,9 @@
 //! kinds of requests in the same span.
 //!
 //! A comparison leaves out load that slows all targets alike, such as many writers. Kinds of
-//! requests are compared one by one, since a sync takes longer than a read.
+//! requests are compared one by one, since a sync takes longer than a read. Requests with more data
+//! may take longer in proportion, so a target that gets larger requests than a peer is compared
+//! with the time that the peer would take for that amount.
 
 use super::evidence::{Evidence, TargetEvidence, Times};
 use skep_metrics::Stage;
@@ -11,6 +13,9 @@ use std::collections::BTreeMap;
 
 /// Fewest requests of one kind for which a target counts as a peer.
 const FEWEST_OF_PEER: u64 = 3;
+/// The kind of requests that write back what requests of another kind have written.
+const SYNC: &str = "sync_chunk";
+const WRITE: &str = "write_chunk";
 
 /// Mean times of one target and of its peers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,6 +47,25 @@ pub(super) fn median(mut values: Vec<u64>) -> Option<u64> {
     values.get(values.len() / 2).copied()
 }
 
+/// Returns the bytes that the requests of one kind have moved. For syncs, these are the bytes that
+/// were written in the span.
+fn amount(target: &TargetEvidence, kind: &str) -> u64 {
+    let moved_by = if kind == SYNC { WRITE } else { kind };
+    target.kinds.get(moved_by).map_or(0, |times| times.bytes)
+}
+
+/// Returns the time that a request of a peer would take with the amount of data of an own request.
+/// A request with less data than those of the peer may take as long, so the time never shrinks.
+fn for_amount(peer_ns: u64, own: (u64, u64), peer: (u64, u64)) -> u64 {
+    let ((own_bytes, own_requests), (peer_bytes, peer_requests)) = (own, peer);
+    let own_share = u128::from(own_bytes) * u128::from(peer_requests);
+    let peer_share = u128::from(peer_bytes) * u128::from(own_requests);
+    if peer_share == 0 || own_share <= peer_share {
+        return peer_ns;
+    }
+    u64::try_from(u128::from(peer_ns).saturating_mul(own_share) / peer_share).unwrap_or(u64::MAX)
+}
+
 /// Compares the time of a target's requests in one stage. `None` means that no peer handled such
 /// requests.
 pub(super) fn stage(
@@ -55,7 +79,9 @@ pub(super) fn stage(
         let of_kind = |other: &TargetEvidence| -> Option<u64> {
             let of_peer: &Times = other.kinds.get(kind)?;
             let is_peer = of_peer.requests >= FEWEST_OF_PEER;
-            is_peer.then(|| of_peer.of(stage) / of_peer.requests)
+            let amounts =
+                ((amount(own, kind), times.requests), (amount(other, kind), of_peer.requests));
+            is_peer.then(|| for_amount(of_peer.of(stage) / of_peer.requests, amounts.0, amounts.1))
         };
         let others = targets.iter().filter(|(other, _)| **other != id);
         let means: Vec<u64> = others.filter_map(|(_, other)| of_kind(other)).collect();

@@ -3,6 +3,7 @@
 //! Evidence of adjacent spans can be added up, so the monitor keeps short spans and explains long
 //! ones. Does not own the judgement of the figures (`causes`).
 
+use super::traffic::{Interval, Traffic, bound, interval_of};
 use crate::change::{Change, LEFT_OUT, changes, seconds};
 use crate::row::LONG_POLLS;
 use crate::{Round, ServiceFigures};
@@ -13,11 +14,16 @@ use std::collections::BTreeMap;
 /// others are one entry, `other`, so sums stay exact.
 pub const MAX_NAMED: usize = 16;
 
+/// Stages in which a request is in the hands of a metadata target's thread.
+const HELD: [Stage; 2] = [Stage::Waiting, Stage::Processing];
+
 /// Times of requests of one kind.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Times {
     /// Completed requests.
     pub requests: u64,
+    /// Bytes of file data in the requests and their replies.
+    pub bytes: u64,
     /// Time in each stage, in the order of [`Stage::ALL`].
     pub stages_ns: [u64; STAGES],
 }
@@ -30,6 +36,7 @@ impl Times {
 
     pub(crate) fn add(&mut self, other: &Self) {
         self.requests = self.requests.saturating_add(other.requests);
+        self.bytes = self.bytes.saturating_add(other.bytes);
         for (own, other) in self.stages_ns.iter_mut().zip(other.stages_ns) {
             *own = own.saturating_add(other);
         }
@@ -41,17 +48,43 @@ impl Times {
 pub struct Link {
     /// Requests and their times.
     pub times: Times,
-    /// Bytes of file data that the client has written and read.
-    pub data_bytes: u64,
+    /// File data that the client has written and read.
+    pub traffic: Traffic,
 }
 
-/// A client that sends nothing while requests of others wait for it.
+/// Requests of one user.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Requests {
+    /// Completed requests.
+    pub count: u64,
+    /// Time that they have spent in the queue of the target and in the batches that handled them.
+    pub held_ns: u64,
+}
+
+impl Requests {
+    pub(super) fn add(&mut self, other: &Self) {
+        self.count = self.count.saturating_add(other.count);
+        self.held_ns = self.held_ns.saturating_add(other.held_ns);
+    }
+}
+
+/// A client that sends nothing, or has sent nothing for a while, while requests of others wait for
+/// it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Holder {
-    /// Time since its last request.
+    /// Time since its last request, when it was last seen silent.
     pub silent_ns: u64,
-    /// Number of requests that wait for it.
+    /// Highest number of requests that waited for it.
     pub waits: u64,
+    /// Time between the end of its silence and the end of the span. Zero means that it is silent.
+    pub ago_ns: u64,
+}
+
+impl Holder {
+    /// Whether the silence ended within the span.
+    pub fn is_over(&self) -> bool {
+        self.ago_ns > 0
+    }
 }
 
 /// The evidence of one target.
@@ -64,14 +97,14 @@ pub struct TargetEvidence {
     /// Traffic by client.
     pub clients: BTreeMap<String, Link>,
     /// Requests by user.
-    pub users: BTreeMap<String, u64>,
+    pub users: BTreeMap<String, Requests>,
     /// Requests by directory.
     pub directories: BTreeMap<String, u64>,
     /// Syncs of the log: their number, and their time.
     pub log_syncs: (u64, u64),
-    /// Time in which the thread of a metadata target has handled requests.
-    pub batch_ns: u64,
-    /// Silent clients for which requests wait, by node id.
+    /// Time in which the thread of a metadata target was not idle.
+    pub working_ns: u64,
+    /// Silent clients for which requests wait or have waited, by node id.
     pub holders: BTreeMap<u32, Holder>,
 }
 
@@ -91,22 +124,24 @@ impl TargetEvidence {
         for (client, link) in &other.clients {
             let sum = self.clients.entry(client.clone()).or_default();
             sum.times.add(&link.times);
-            sum.data_bytes = sum.data_bytes.saturating_add(link.data_bytes);
+            sum.traffic.add_later(link.traffic);
         }
-        add_counts(&mut self.users, &other.users);
+        for (user, requests) in &other.users {
+            self.users.entry(user.clone()).or_default().add(requests);
+        }
         add_counts(&mut self.directories, &other.directories);
         self.log_syncs.0 = self.log_syncs.0.saturating_add(other.log_syncs.0);
         self.log_syncs.1 = self.log_syncs.1.saturating_add(other.log_syncs.1);
-        self.batch_ns = self.batch_ns.saturating_add(other.batch_ns);
-        for (client, holder) in &other.holders {
-            let longest = self.holders.entry(*client).or_default();
-            longest.silent_ns = longest.silent_ns.max(holder.silent_ns);
-            longest.waits = longest.waits.max(holder.waits);
+        self.working_ns = self.working_ns.saturating_add(other.working_ns);
+        for (client, later) in &other.holders {
+            let holder = self.holders.entry(*client).or_default();
+            *holder = Holder { waits: holder.waits.max(later.waits), ..*later };
         }
         self.bound();
     }
 
-    /// Keeps the [`MAX_NAMED`] heaviest clients, users and directories.
+    /// Keeps the [`MAX_NAMED`] heaviest clients, users and directories, and the clients that were
+    /// silent last.
     fn bound(&mut self) {
         let weight = |link: &Link| {
             link.times.stages_ns.iter().fold(0_u64, |sum, ns| sum.saturating_add(*ns))
@@ -115,14 +150,21 @@ impl TargetEvidence {
             let link = self.clients.remove(&light).unwrap_or_default();
             let rest = self.clients.entry(LEFT_OUT.into()).or_default();
             rest.times.add(&link.times);
-            rest.data_bytes = rest.data_bytes.saturating_add(link.data_bytes);
+            rest.traffic.add_beside(link.traffic);
         }
-        for counts in [&mut self.users, &mut self.directories] {
-            for light in light_keys(counts, |count| *count) {
-                let count = counts.remove(&light).unwrap_or_default();
-                let rest = counts.entry(LEFT_OUT.into()).or_default();
-                *rest = rest.saturating_add(count);
-            }
+        for light in light_keys(&self.users, |requests| requests.count) {
+            let requests = self.users.remove(&light).unwrap_or_default();
+            self.users.entry(LEFT_OUT.into()).or_default().add(&requests);
+        }
+        for light in light_keys(&self.directories, |count| *count) {
+            let count = self.directories.remove(&light).unwrap_or_default();
+            let rest = self.directories.entry(LEFT_OUT.into()).or_default();
+            *rest = rest.saturating_add(count);
+        }
+        while self.holders.len() > MAX_NAMED {
+            let oldest = self.holders.iter().max_by_key(|(_, holder)| holder.ago_ns);
+            let Some(client) = oldest.map(|(client, _)| *client) else { break };
+            self.holders.remove(&client);
         }
     }
 }
@@ -152,6 +194,8 @@ pub struct Evidence {
     pub span_ns: u64,
     /// The evidence of each target, by target id.
     pub targets: BTreeMap<u32, TargetEvidence>,
+    /// The data that moved in each interval with data, oldest first.
+    pub intervals: Vec<Interval>,
 }
 
 impl Evidence {
@@ -168,6 +212,10 @@ impl Evidence {
             }
         }
         evidence.targets.values_mut().for_each(TargetEvidence::bound);
+        let interval = interval_of(&evidence.targets);
+        if !interval.is_empty() {
+            evidence.intervals.push(interval);
+        }
         evidence
     }
 
@@ -189,9 +237,16 @@ impl Evidence {
     /// Adds the evidence of a later span.
     pub fn add(&mut self, later: &Self) {
         self.span_ns = self.span_ns.saturating_add(later.span_ns);
+        let silent = self.targets.values_mut().flat_map(|target| target.holders.values_mut());
+        for holder in silent {
+            // Later evidence about the same client replaces this.
+            holder.ago_ns = holder.ago_ns.saturating_add(later.span_ns);
+        }
         for (id, target) in &later.targets {
             self.targets.entry(*id).or_default().add(target);
         }
+        self.intervals.extend(later.intervals.iter().cloned());
+        bound(&mut self.intervals);
     }
 }
 
@@ -209,7 +264,7 @@ fn count(target: &mut TargetEvidence, change: &Change<'_>) {
             let count = change.durations.as_ref().map_or(0, |durations| durations.count());
             target.log_syncs = (count, growth);
         }
-        "skep_metadata_batch_seconds" => target.batch_ns = growth,
+        "skep_metadata_working_seconds" => target.working_ns = growth,
         "skep_metadata_client_silent_seconds" | "skep_metadata_waits_for_client" => {
             let Ok(client) = change.label("client").parse() else { return };
             let holder = target.holders.entry(client).or_default();
@@ -220,20 +275,28 @@ fn count(target: &mut TargetEvidence, change: &Change<'_>) {
             }
         }
         "skep_load_stage_seconds" if growth > 0 => {
-            let stage = stage_of(change);
-            let link = target.clients.entry(id()).or_default();
-            if let Some(stage) = stage {
-                link.times.stages_ns[stage] += growth;
+            let Some(stage) = stage_of(change) else { return };
+            match change.label("by") {
+                "client" => {
+                    target.clients.entry(id()).or_default().times.stages_ns[stage] += growth;
+                }
+                "user" if HELD.contains(&Stage::ALL[stage]) => {
+                    target.users.entry(id()).or_default().held_ns += growth;
+                }
+                _ => {}
             }
+        }
+        "skep_load_moving_seconds" if growth > 0 => {
+            target.clients.entry(id()).or_default().traffic.moving_ns += growth;
         }
         "skep_load_written_bytes" | "skep_load_read_bytes"
             if growth > 0 && change.label("by") == "client" =>
         {
-            target.clients.entry(id()).or_default().data_bytes += growth;
+            target.clients.entry(id()).or_default().traffic.bytes += growth;
         }
         "skep_load_operations" if growth > 0 => match change.label("by") {
             "client" => target.clients.entry(id()).or_default().times.requests += growth,
-            "user" => *target.users.entry(id()).or_default() += growth,
+            "user" => target.users.entry(id()).or_default().count += growth,
             "directory" => *target.directories.entry(id()).or_default() += growth,
             _ => {}
         },
@@ -241,6 +304,8 @@ fn count(target: &mut TargetEvidence, change: &Change<'_>) {
             let kind = change.label("operation").to_owned();
             if metric.ends_with("_operations") {
                 target.kinds.entry(kind).or_default().requests += growth;
+            } else if metric.ends_with("_received_bytes") || metric.ends_with("_sent_bytes") {
+                target.kinds.entry(kind).or_default().bytes += growth;
             } else if metric.ends_with("_stage_seconds")
                 && let Some(stage) = stage_of(change)
             {

@@ -1,171 +1,214 @@
 //! Slow links: clients and storage servers whose data move slowly, against others.
 //!
-//! The measure is the time in which the data of writes arrive and the data of reads leave, for each
-//! MiB. A fast link that is busy has a high time too, but moves much; so a slow link must also move
-//! less than others.
+//! A link is judged in each interval of the evidence by its rate while data move, and named if it
+//! is slow in several intervals. A client is slow only if it is also slow against the other clients
+//! of the same servers, and a server only if most of its clients move data faster elsewhere. So a
+//! server that many clients use at once makes none of them look slow, and a slow client makes no
+//! server look slow.
+//!
+//! Does not own the figures (`traffic`).
 
 use super::cause::Cause;
 use super::comparison::median;
-use super::evidence::TargetEvidence;
+use super::evidence::Evidence;
 use super::names;
-use crate::change::LEFT_OUT;
+use super::traffic::{Interval, Traffic};
 use skep_cluster::problems::Severity;
-use skep_metrics::Stage;
 use skep_types::{ClusterMap, NodeId};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-const MIB: u64 = 1 << 20;
-/// Fewest bytes for a judgement of a link.
+/// Fewest bytes for a judgement of a link in an interval.
 const FEWEST_BYTES: u64 = 256 << 10;
+/// Fewest intervals in which a link must be slow, so that a short disturbance names none.
+const FEWEST_INTERVALS: usize = 2;
 /// Time for each MiB from which a link can be slow: 52 MB/s.
 const SLOW_FROM_NS: u64 = 20_000_000;
 /// A link is slow if its data take this many times as long as data of the median peer.
 const FACTOR: u64 = 4;
-/// A link that moves at least this part of the busiest peer's bytes is not slow, but busy.
-const BUSY_PART: u64 = 2;
 /// Rate below which a link without peers is slow: less than Fast Ethernet.
 const SLOW_ALONE: u64 = 12_500_000;
 
-/// The data that one link has moved.
-#[derive(Debug, Clone, Copy, Default)]
-struct Traffic {
-    bytes: u64,
-    moving_ns: u64,
-    span_ns: u64,
+/// The end of a link: a client or a server, by node id.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum End {
+    Client(u32),
+    Server(u32),
 }
 
-impl Traffic {
-    fn ns_per_mib(&self) -> u64 {
-        let ns = u128::from(self.moving_ns) * u128::from(MIB) / u128::from(self.bytes.max(1));
-        u64::try_from(ns).unwrap_or(u64::MAX)
+/// The traffic of one interval or of all intervals, added up in the ways in which links are
+/// compared.
+#[derive(Debug, Default)]
+struct Links {
+    /// By client and server.
+    pairs: BTreeMap<(u32, u32), Traffic>,
+    clients: BTreeMap<u32, Traffic>,
+    servers: BTreeMap<u32, Traffic>,
+}
+
+impl Links {
+    /// Adds up an interval, without the targets in `without`.
+    fn of(interval: &Interval, map: &ClusterMap, without: &BTreeSet<u32>) -> Self {
+        let mut links = Self::default();
+        let judged = interval.iter().filter(|((target, _), _)| !without.contains(target));
+        for ((target, client), traffic) in judged {
+            let found = map.targets.iter().find(|it| it.id.raw() == *target);
+            let Some(server) = found.map(|it| it.node.raw()) else { continue };
+            links.pairs.entry((*client, server)).or_default().add_beside(*traffic);
+            links.clients.entry(*client).or_default().add_beside(*traffic);
+            links.servers.entry(server).or_default().add_beside(*traffic);
+        }
+        links
     }
 
-    fn bytes_per_second(&self) -> u64 {
-        let rate = u128::from(self.bytes) * 1_000_000_000 / u128::from(self.span_ns.max(1));
-        u64::try_from(rate).unwrap_or(u64::MAX)
+    /// Returns the ends with enough data for a judgement.
+    fn judged(&self) -> impl Iterator<Item = End> {
+        let clients = self.clients.iter().filter(|(_, it)| it.bytes >= FEWEST_BYTES);
+        let servers = self.servers.iter().filter(|(_, it)| it.bytes >= FEWEST_BYTES);
+        clients.map(|(id, _)| End::Client(*id)).chain(servers.map(|(id, _)| End::Server(*id)))
     }
-}
 
-/// A link that may be slow.
-#[derive(Debug)]
-struct Candidate {
-    id: u32,
-    traffic: Traffic,
-    /// Time for each MiB of the median peer. `None` means that there is no peer.
-    peers_ns: Option<u64>,
-}
-
-impl Candidate {
-    /// Returns how many times as slow as its peers it is, or as the slowest link that is not slow.
-    fn ratio(&self) -> u64 {
-        let usual = self.peers_ns.unwrap_or(SLOW_FROM_NS).max(1);
-        self.traffic.ns_per_mib() / usual
+    fn traffic(&self, end: End) -> Traffic {
+        let found = match end {
+            End::Client(id) => self.clients.get(&id),
+            End::Server(id) => self.servers.get(&id),
+        };
+        found.copied().unwrap_or_default()
     }
-}
 
-/// Returns the slow links. If clients and servers differ from their peers, only the kind that
-/// differs most is named: a client that uses a slow server only looks slow itself.
-pub(super) fn slow_links(targets: &BTreeMap<u32, &TargetEvidence>, map: &ClusterMap) -> Vec<Cause> {
-    let (clients, servers) = traffic(targets, map);
-    let slow_clients = slow(&clients);
-    let mut slow_servers = slow(&servers);
-    // Without a peer, a slow server looks like slow clients.
-    slow_servers.retain(|it| it.peers_ns.is_some());
-    let worst = |all: &[Candidate]| all.iter().map(Candidate::ratio).max().unwrap_or(0);
-    if worst(&slow_servers) > worst(&slow_clients) {
-        return slow_servers.iter().map(|it| of_server(it, map)).collect();
-    }
-    slow_clients.iter().map(|it| of_client(it, map)).collect()
-}
-
-type Links = BTreeMap<u32, Traffic>;
-
-/// Adds up the traffic by client and by server.
-fn traffic(targets: &BTreeMap<u32, &TargetEvidence>, map: &ClusterMap) -> (Links, Links) {
-    let (mut clients, mut servers) = (Links::new(), Links::new());
-    for (id, target) in targets {
-        let server = map.targets.iter().find(|it| it.id.raw() == *id).map(|it| it.node.raw());
-        for (client, link) in target.clients.iter().filter(|(client, _)| *client != LEFT_OUT) {
-            let sums = [
-                client.parse().ok().map(|client| clients.entry(client).or_default()),
-                server.map(|server| servers.entry(server).or_default()),
-            ];
-            for sum in sums.into_iter().flatten() {
-                sum.bytes = sum.bytes.saturating_add(link.data_bytes);
-                let moving = link.times.of(Stage::Network);
-                sum.moving_ns = sum.moving_ns.saturating_add(moving);
-                sum.span_ns = sum.span_ns.max(target.span_ns);
-            }
+    /// Returns the median time for each MiB of other links of the same kind. `None` means that
+    /// there is no other.
+    fn peers_ns(&self, end: End) -> Option<u64> {
+        match end {
+            End::Client(id) => median_of(self.clients.iter().filter(|(it, _)| **it != id)),
+            End::Server(id) => median_of(self.servers.iter().filter(|(it, _)| **it != id)),
         }
     }
-    (clients, servers)
+
+    /// Returns how many times as slow as its peers a slow link is, or as the slowest link that is
+    /// not slow. `None` means that the link is not slow.
+    fn slowness(&self, end: End) -> Option<u64> {
+        let own = self.traffic(end);
+        if own.bytes < FEWEST_BYTES || own.ns_per_mib() < SLOW_FROM_NS {
+            return None;
+        }
+        let peers = self.peers_ns(end);
+        let is_slow = match (end, peers) {
+            (End::Client(client), Some(usual)) => {
+                is_slower(own, usual) && self.is_slow_at_each_server(client)
+            }
+            (End::Server(server), Some(usual)) => {
+                is_slower(own, usual) && self.is_slow_for_most_clients(server)
+            }
+            (End::Client(_), None) => own.bytes_per_second() < SLOW_ALONE,
+            // Without a peer, a slow server looks like slow clients.
+            (End::Server(_), None) => false,
+        };
+        is_slow.then(|| own.ns_per_mib() / peers.unwrap_or(SLOW_FROM_NS).max(1))
+    }
+
+    /// Whether the data of a client move slowly against those of other clients at each of its
+    /// servers that has other clients.
+    fn is_slow_at_each_server(&self, client: u32) -> bool {
+        let own = self.pairs.iter().filter(|((it, _), _)| *it == client);
+        own.filter(|(_, traffic)| traffic.bytes >= FEWEST_BYTES).all(|((_, server), traffic)| {
+            let others = self.pairs.iter().filter(|(key, _)| key.0 != client && key.1 == *server);
+            median_of(others).is_none_or(|usual| is_slower(*traffic, usual))
+        })
+    }
+
+    /// Whether most clients of a server that also use other servers move data faster there.
+    fn is_slow_for_most_clients(&self, server: u32) -> bool {
+        let own = self.pairs.iter().filter(|((_, it), _)| *it == server);
+        let verdicts: Vec<bool> = own
+            .filter(|(_, traffic)| traffic.bytes >= FEWEST_BYTES)
+            .filter_map(|((client, _), traffic)| {
+                let others =
+                    self.pairs.iter().filter(|(key, _)| key.0 == *client && key.1 != server);
+                median_of(others).map(|usual| is_slower(*traffic, usual))
+            })
+            .collect();
+        let slow = verdicts.iter().filter(|is_slow| **is_slow).count();
+        2 * slow > verdicts.len() || verdicts.is_empty()
+    }
+
+    /// Returns the slow links. If clients and servers differ from their peers, only the kind that
+    /// differs most: a client that uses a slow server only looks slow itself.
+    fn slow(&self) -> Vec<End> {
+        let all = self.judged().filter_map(|end| Some((end, self.slowness(end)?)));
+        let (clients, servers): (Vec<_>, Vec<_>) =
+            all.partition(|(end, _)| matches!(end, End::Client(_)));
+        let worst = |all: &[(End, u64)]| all.iter().map(|(_, ratio)| *ratio).max().unwrap_or(0);
+        let named = if worst(&servers) > worst(&clients) { servers } else { clients };
+        named.into_iter().map(|(end, _)| end).collect()
+    }
 }
 
-fn slow(links: &Links) -> Vec<Candidate> {
-    let judged = || links.iter().filter(|(_, traffic)| traffic.bytes >= FEWEST_BYTES);
-    let candidates = judged().filter(|(_, traffic)| traffic.ns_per_mib() >= SLOW_FROM_NS);
-    let found = candidates.filter_map(|(id, traffic)| {
-        let peers = || judged().filter(|(other, _)| *other != id).map(|(_, peer)| peer);
-        let busiest = peers().map(Traffic::bytes_per_second).max();
-        let peers_ns = median(peers().map(Traffic::ns_per_mib).collect());
-        let rate = traffic.bytes_per_second();
-        let is_slow = match (peers_ns, busiest) {
-            (Some(usual), Some(busiest)) => {
-                traffic.ns_per_mib() >= usual.saturating_mul(FACTOR)
-                    && rate.saturating_mul(BUSY_PART) <= busiest
-            }
-            _ => rate < SLOW_ALONE,
-        };
-        is_slow.then_some(Candidate { id: *id, traffic: *traffic, peers_ns })
-    });
-    found.collect()
+fn is_slower(own: Traffic, usual_ns: u64) -> bool {
+    own.ns_per_mib() >= usual_ns.saturating_mul(FACTOR)
+}
+
+fn median_of<'a, K: 'a>(links: impl Iterator<Item = (&'a K, &'a Traffic)>) -> Option<u64> {
+    let judged = links.filter(|(_, traffic)| traffic.bytes >= FEWEST_BYTES);
+    median(judged.map(|(_, traffic)| traffic.ns_per_mib()).collect())
+}
+
+/// Returns the slow links. Targets in `without` are not judged.
+pub(super) fn slow_links(
+    evidence: &Evidence,
+    map: &ClusterMap,
+    without: &BTreeSet<u32>,
+) -> Vec<Cause> {
+    let mut sum = Interval::new();
+    // For each end, the number of intervals in which it was judged, and in which it was slow.
+    let mut counts: BTreeMap<End, (usize, usize)> = BTreeMap::new();
+    for interval in &evidence.intervals {
+        let links = Links::of(interval, map, without);
+        links.judged().for_each(|end| counts.entry(end).or_default().0 += 1);
+        links.slow().into_iter().for_each(|end| counts.entry(end).or_default().1 += 1);
+        for (key, traffic) in interval {
+            sum.entry(*key).or_default().add_later(*traffic);
+        }
+    }
+    let all = Links::of(&sum, map, without);
+    let is_slow = |judged: usize, slow: usize| slow >= FEWEST_INTERVALS && 2 * slow > judged;
+    let slow = counts.into_iter().filter(|(_, (judged, slow))| is_slow(*judged, *slow));
+    slow.map(|(end, _)| cause(end, &all, map)).collect()
 }
 
 /// Returns the words for the rate of a link.
-fn rate(candidate: &Candidate, others: &str) -> String {
-    let own = names::time(candidate.traffic.ns_per_mib());
-    let rate = candidate.traffic.bytes_per_second() as f64 / 1e6;
-    let mut text = format!("each MiB takes {own}, at {rate:.1} MB/s");
-    if let Some(peers) = candidate.peers_ns {
-        text += &format!("; {others} take {}", names::time(peers));
+fn rate(links: &Links, end: End, others: &str) -> String {
+    let megabytes = |bytes: u64| bytes as f64 / 1e6;
+    let own = megabytes(links.traffic(end).bytes_per_second());
+    let mut text = format!("its data move at {own:.1} MB/s");
+    if let Some(peers_ns) = links.peers_ns(end) {
+        let usual = Traffic { bytes: 1 << 20, moving_ns: peers_ns };
+        text += &format!(", those of {others} at {:.0} MB/s", megabytes(usual.bytes_per_second()));
     }
     text
 }
 
-fn of_client(candidate: &Candidate, map: &ClusterMap) -> Cause {
-    Cause {
-        rule: "link-slow",
-        severity: Severity::Warning,
-        object: NodeId::new(candidate.id).to_string(),
-        targets: Vec::new(),
-        client: Some(candidate.id),
-        what: format!(
-            "the network link of {} is slow: {}",
-            names::client(map, candidate.id),
-            rate(candidate, "other clients")
-        ),
-        remedy: "only its own files are slow; check the interface of its host (`ethtool`), its \
-                 cable and its switch port; `skep bench net` measures the link"
-            .into(),
-    }
-}
-
-fn of_server(candidate: &Candidate, map: &ClusterMap) -> Cause {
-    let node = NodeId::new(candidate.id);
-    let targets = map.targets.iter().filter(|target| target.node == node);
+fn cause(end: End, links: &Links, map: &ClusterMap) -> Cause {
+    const CHECK: &str = "check the interface of its host (`ethtool`), its cable and its switch \
+                         port; `skep bench net` measures the link";
+    let (id, name, others, effect) = match end {
+        End::Client(id) => {
+            (id, names::client(map, id), "other clients", "only its own files are slow")
+        }
+        End::Server(id) => {
+            let name = names::node(map, NodeId::new(id));
+            (id, name, "other servers", "every file with a part on it is as slow")
+        }
+    };
+    let node = NodeId::new(id);
+    let of_server = map.targets.iter().filter(|it| it.node == node && end == End::Server(id));
     Cause {
         rule: "link-slow",
         severity: Severity::Warning,
         object: node.to_string(),
-        targets: targets.map(|target| target.id.raw()).collect(),
-        client: None,
-        what: format!(
-            "the network link of {} is slow: {}",
-            names::node(map, node),
-            rate(candidate, "other servers")
-        ),
-        remedy: "every file with a part on it is as slow; check the interface of its host \
-                 (`ethtool`), its cable and its switch port; `skep bench net` measures the link"
-            .into(),
+        targets: of_server.map(|target| target.id.raw()).collect(),
+        client: matches!(end, End::Client(_)).then_some(id),
+        is_over: false,
+        what: format!("the network link of {name} is slow: {}", rate(links, end, others)),
+        remedy: format!("{effect}; {CHECK}"),
     }
 }

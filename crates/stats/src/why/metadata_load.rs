@@ -1,26 +1,29 @@
 //! Load of metadata targets that one user or one directory causes.
 //!
-//! A metadata target has one thread. While this thread works for most of the time, requests wait
-//! for it. The evidence has the time in which the thread handles batches; receiving and sending
-//! take about twice as long. If one user sends most of the requests, the user is named, otherwise
-//! the directory with most of the requests. Never both: the user's requests may all be for one
-//! directory.
+//! A metadata target has one thread, so its requests wait for each other. Load is a cause of
+//! slowness if the thread is seldom idle *and* requests of others stay in its hands, in the queue
+//! and in the batch that handles them, for longer than the thread works on a request. Both are
+//! ratios, so they hold for fast and slow hosts alike. If one user sends most of the requests, the
+//! user is named, otherwise the directory with most of the requests. Never both: the user's
+//! requests may all be for one directory.
 
 use super::cause::Cause;
 use super::comparison::median;
-use super::evidence::TargetEvidence;
+use super::evidence::{Requests, TargetEvidence};
 use super::names;
 use crate::change::LEFT_OUT;
 use skep_cluster::problems::Severity;
+use skep_metrics::Stage;
 use skep_types::{ClusterMap, InodeId};
 use std::collections::BTreeMap;
 
-/// Share of the time in percent in which the thread handles batches, from which on requests wait
-/// notably: the thread then works for about half of the time, and a request waits as long as the
-/// thread works on it. On a host of two processors that many clients keep busy, 21 was measured.
-const BUSY_PERCENT: u64 = 15;
-/// Fewest requests in a second. With fewer, each of them is slow, and their number is no cause.
-const FEWEST_PER_SECOND: u64 = 1_000;
+/// Share of the time in percent in which the thread is not idle, from which on a request waits as
+/// long as the thread works on it. This follows from the theory of queues with one server: with the
+/// share `r`, requests that arrive at random wait `r / (1 - r)` times the time of their work.
+const BUSY_PERCENT: u64 = 50;
+/// Fewest requests of a target, and fewest requests of others, for a judgement.
+const FEWEST_REQUESTS: u64 = 100;
+const FEWEST_OF_OTHERS: u64 = 3;
 /// Share of the requests in percent that one user or one directory must have.
 const MOST_PERCENT: u64 = 60;
 /// Share of the requests in percent that must be about names in directories, before a directory can
@@ -33,10 +36,27 @@ pub(super) fn heavy_load(targets: &BTreeMap<u32, &TargetEvidence>, map: &Cluster
 }
 
 /// Returns the entry with the highest count, if it has most of `all`.
-fn most(counts: &BTreeMap<String, u64>, all: u64) -> Option<(&str, u64)> {
-    let named = counts.iter().filter(|(id, _)| *id != LEFT_OUT);
-    let (id, count) = named.max_by_key(|(_, count)| **count)?;
-    (names::percent(*count, all) >= MOST_PERCENT).then_some((id, *count))
+fn most<'a>(counts: impl Iterator<Item = (&'a String, u64)>, all: u64) -> Option<(&'a str, u64)> {
+    let named = counts.filter(|(id, _)| *id != LEFT_OUT);
+    let (id, count) = named.max_by_key(|(_, count)| *count)?;
+    (names::percent(count, all) >= MOST_PERCENT).then_some((id, count))
+}
+
+/// Whether requests stay in the hands of the thread for longer than it works on each request of the
+/// target.
+fn wait(requests: &Requests, target: &TargetEvidence, all: u64) -> bool {
+    let work_ns = target.working_ns / all.max(1);
+    let held = requests.held_ns.checked_div(requests.count);
+    requests.count >= FEWEST_OF_OTHERS && held.is_some_and(|held| held >= work_ns)
+}
+
+/// Returns the requests of all users except one.
+fn of_others(target: &TargetEvidence, user: &str) -> Requests {
+    let others = target.users.iter().filter(|(id, _)| *id != user);
+    others.fold(Requests::default(), |mut sum, (_, requests)| {
+        sum.add(requests);
+        sum
+    })
 }
 
 fn load_of(
@@ -44,61 +64,107 @@ fn load_of(
     (id, target): (u32, &TargetEvidence),
     map: &ClusterMap,
 ) -> Option<Cause> {
-    let busy = names::percent(target.batch_ns, target.span_ns);
-    let requests = target.all().requests;
-    let per_second = |count: u64| count.saturating_mul(1_000_000_000) / target.span_ns.max(1);
-    if busy < BUSY_PERCENT || per_second(requests) < FEWEST_PER_SECOND {
+    let busy = names::percent(target.working_ns, target.span_ns);
+    let all = target.all();
+    if busy < BUSY_PERCENT || all.requests < FEWEST_REQUESTS {
         return None;
     }
     let peers = targets.iter().filter(|(other, _)| **other != id);
-    let peers = peers.map(|(_, peer)| names::percent(peer.batch_ns, peer.span_ns)).collect();
+    let peers = peers.map(|(_, peer)| names::percent(peer.working_ns, peer.span_ns)).collect();
     let compared = median(peers).map_or_else(String::new, |it| format!(" (its peers: {it} %)"));
-    let works =
-        format!("{} handles requests {busy} % of the time{compared}", names::target(map, id));
-    // Requests for attributes name no directory, and programs send them for the names that they
-    // use.
-    let about_names =
-        target.directories.values().fold(0_u64, |sum, count| sum.saturating_add(*count));
-    let directory = most(&target.directories, about_names)
-        .filter(|_| names::percent(about_names, requests) >= NAMES_PERCENT);
-    let path_of = |directory: &str| match directory.parse().map(InodeId::new) {
+    let load = Load {
+        id,
+        target,
+        requests: all.requests,
+        works: format!("{} works {busy} % of the time{compared}", names::target(map, id)),
+    };
+    let users = target.users.iter().map(|(user, requests)| (user, requests.count));
+    if let Some((user, count)) = most(users, load.requests) {
+        let others = of_others(target, user);
+        return wait(&others, target, load.requests).then(|| load.of_user(user, count));
+    }
+    let held_ns = all.of(Stage::Waiting).saturating_add(all.of(Stage::Processing));
+    let every = Requests { count: all.requests, held_ns };
+    let (directory, count) = load.directory()?;
+    wait(&every, target, load.requests).then(|| load.of_directory(directory, count))
+}
+
+/// The load of a busy target.
+struct Load<'a> {
+    id: u32,
+    target: &'a TargetEvidence,
+    requests: u64,
+    /// The target and its busy share, in words.
+    works: String,
+}
+
+/// Returns the name of a directory, for people.
+fn path_of(directory: &str) -> String {
+    match directory.parse().map(InodeId::new) {
         Ok(inode) => format!("the directory with entry id {inode}"),
         Err(_) => "a directory".to_owned(),
-    };
-    if let Some((user, count)) = most(&target.users, requests) {
-        let place = directory.map(|(it, _)| format!(", most in {}", path_of(it)));
-        return Some(Cause {
+    }
+}
+
+impl Load<'_> {
+    fn per_second(&self, count: u64) -> u64 {
+        count.saturating_mul(1_000_000_000) / self.target.span_ns.max(1)
+    }
+
+    /// Returns the number of requests about names. Requests for attributes name no directory, and
+    /// programs send them for the names that they use.
+    fn about_names(&self) -> u64 {
+        self.target.directories.values().fold(0_u64, |sum, count| sum.saturating_add(*count))
+    }
+
+    /// Returns the directory with most of the requests about names.
+    fn directory(&self) -> Option<(&str, u64)> {
+        let about_names = self.about_names();
+        let counts = self.target.directories.iter().map(|(id, count)| (id, *count));
+        most(counts, about_names)
+            .filter(|_| names::percent(about_names, self.requests) >= NAMES_PERCENT)
+    }
+
+    fn of_user(&self, user: &str, count: u64) -> Cause {
+        let place = self.directory().map(|(it, _)| format!(", most in {}", path_of(it)));
+        Cause {
             rule: "user-storm",
             severity: Severity::Warning,
             object: format!("user {user}"),
-            targets: vec![id],
+            targets: vec![self.id],
             client: None,
+            is_over: false,
             what: format!(
-                "user {user} sends {} of {} metadata requests each second{}; {works}",
-                per_second(count),
-                per_second(requests),
-                place.unwrap_or_default()
+                "user {user} sends {} of {} metadata requests each second{}; {}",
+                self.per_second(count),
+                self.per_second(self.requests),
+                place.unwrap_or_default(),
+                self.works
             ),
-            remedy: "other users wait behind them; `skep stats --by job` and `--by client` show \
-                     where they come from"
+            remedy: "requests of other users wait behind them; `skep stats --by job` and `--by \
+                     client` show where they come from"
                 .into(),
-        });
+        }
     }
-    let (directory, count) = directory?;
-    let name = path_of(directory);
-    Some(Cause {
-        rule: "directory-hot",
-        severity: Severity::Warning,
-        object: format!("directory {directory}"),
-        targets: vec![id],
-        client: None,
-        what: format!(
-            "{name} gets {} of {} requests about names each second; {works}",
-            per_second(count),
-            per_second(about_names)
-        ),
-        remedy: "one target serves a directory; spread the files over several directories; `skep \
-                 entry path ID` prints its path"
-            .into(),
-    })
+
+    fn of_directory(&self, directory: &str, count: u64) -> Cause {
+        Cause {
+            rule: "directory-hot",
+            severity: Severity::Warning,
+            object: format!("directory {directory}"),
+            targets: vec![self.id],
+            client: None,
+            is_over: false,
+            what: format!(
+                "{} gets {} of {} requests about names each second; {}",
+                path_of(directory),
+                self.per_second(count),
+                self.per_second(self.about_names()),
+                self.works
+            ),
+            remedy: "one target serves a directory; spread the files over several directories; \
+                     `skep entry path ID` prints its path"
+                .into(),
+        }
+    }
 }

@@ -44,7 +44,9 @@ fn words(what: Stage, kind: TargetKind, target: &str) -> String {
         (Stage::Others, TargetKind::Metadata) => {
             format!("waiting for other targets, clients or transactions, at {target}")
         }
-        (Stage::Others, TargetKind::Storage) => format!("waiting for others, at {target}"),
+        (Stage::Others, TargetKind::Storage) => {
+            format!("waiting for other requests for the same bytes, at {target}")
+        }
         (Stage::Network, _) => format!("data on their way to or from {target}"),
     }
 }

@@ -59,6 +59,10 @@ fn map() -> ClusterMap {
     map
 }
 
+fn requests(count: u64, each_ns: u64) -> Requests {
+    Requests { count, held_ns: count * each_ns }
+}
+
 fn times(requests: u64, stage: Stage, each_ns: u64) -> Times {
     let mut times = Times { requests, ..Times::default() };
     times.stages_ns[stage as usize] = requests * each_ns;
@@ -73,19 +77,22 @@ fn healthy() -> Evidence {
         target.span_ns = 10 * SECOND;
         if id <= 2 {
             target.kinds.insert("lookup".into(), times(3_000, Stage::Processing, 10_000));
-            target.batch_ns = SECOND;
+            target.working_ns = SECOND;
             target.log_syncs = (100, 100 * MS);
-            target.users = [("1001".into(), 1_000), ("1002".into(), 1_000)].into();
+            let each = requests(1_000, 10_000);
+            target.users = [("1001".into(), each), ("1002".into(), each)].into();
             target.directories = [("77".into(), 2_000), ("78".into(), 300)].into();
         } else {
             target.kinds.insert("write_chunk".into(), times(100, Stage::Disk, MS));
             target.kinds.insert("sync_chunk".into(), times(10, Stage::Disk, 8 * MS));
             for client in ["8", "9"] {
                 let times = times(100, Stage::Network, 2 * MS);
-                target.clients.insert(client.into(), Link { times, data_bytes: 100 * MIB });
+                let traffic = Traffic { bytes: 100 * MIB, moving_ns: 200 * MS };
+                target.clients.insert(client.into(), Link { times, traffic });
             }
         }
     }
+    evidence.intervals = vec![traffic::interval_of(&evidence.targets); 3];
     evidence
 }
 
@@ -139,6 +146,26 @@ fn kinds_of_requests_are_compared_one_by_one() {
 }
 
 #[test]
+fn target_with_larger_requests_is_not_slow() {
+    let sized = |requests, each_bytes, each_ns| Times {
+        bytes: requests * each_bytes,
+        ..times(requests, Stage::Disk, each_ns)
+    };
+    let mut evidence = healthy();
+    for id in 3..=6 {
+        let (bytes, ns) = if id == 4 { (MIB, 20 * MS) } else { (MIB / 16, 2 * MS) };
+        change(&mut evidence, id).kinds.insert("write_chunk".into(), sized(100, bytes, ns));
+        // A sync writes back what was written before it.
+        let ns = if id == 4 { 100 * MS } else { 8 * MS };
+        change(&mut evidence, id).kinds.insert("sync_chunk".into(), times(10, Stage::Disk, ns));
+    }
+    assert_eq!(found(&evidence), []);
+    // Smaller requests take no less time, so this is the disk.
+    change(&mut evidence, 4).kinds.insert("write_chunk".into(), sized(100, MIB / 64, 20 * MS));
+    assert_eq!(found(&evidence), [("target-slow", "t4".to_owned())]);
+}
+
+#[test]
 fn slow_log_is_named_against_its_peer_or_alone() {
     let mut evidence = healthy();
     change(&mut evidence, 2).log_syncs = (50, 50 * 30 * MS);
@@ -149,39 +176,96 @@ fn slow_log_is_named_against_its_peer_or_alone() {
     assert_eq!(found(&evidence), [("log-sync-slow", "t2".to_owned())]);
 }
 
-fn set_link(evidence: &mut Evidence, targets: &[u32], client: &str, mib: u64, ms_per_mib: u64) {
-    for id in targets {
-        let times = times(mib, Stage::Network, ms_per_mib * MS);
-        let link = Link { times, data_bytes: mib * MIB };
-        change(evidence, *id).clients.insert(client.into(), link);
+/// Sets the traffic of a client with some targets in the intervals with these numbers.
+fn set_link_in(
+    evidence: &mut Evidence,
+    intervals: &[usize],
+    (targets, client): (&[u32], u32),
+    mib: u64,
+    ms_per_mib: u64,
+) {
+    for (interval, target) in intervals.iter().flat_map(|it| targets.iter().map(move |id| (it, id)))
+    {
+        let traffic = Traffic { bytes: mib * MIB, moving_ns: mib * ms_per_mib * MS };
+        evidence.intervals[*interval].insert((*target, client), traffic);
     }
+}
+
+fn set_link(evidence: &mut Evidence, targets: &[u32], client: u32, mib: u64, ms_per_mib: u64) {
+    set_link_in(evidence, &[0, 1, 2], (targets, client), mib, ms_per_mib);
 }
 
 #[test]
 fn slow_link_of_a_client_or_of_a_server_is_named() {
     let mut of_client = healthy();
-    set_link(&mut of_client, &[3, 4, 5, 6], "9", 5, 400);
-    assert_eq!(found(&of_client), [("link-slow", "n9".to_owned())]);
+    set_link(&mut of_client, &[3, 4, 5, 6], 9, 5, 400);
+    let causes = causes(&of_client, &map(), &Thresholds::default());
+    let [cause] = &causes[..] else { panic!("{causes:?}") };
+    assert_eq!((cause.rule, cause.object.as_str()), ("link-slow", "n9"));
+    let words = "its data move at 10.5 MB/s, those of other clients at 2097 MB/s";
+    assert!(cause.what.ends_with(words), "{}", cause.what);
     let mut of_server = healthy();
-    for client in ["8", "9"] {
+    for client in [8, 9] {
         set_link(&mut of_server, &[5, 6], client, 5, 400);
     }
     assert_eq!(found(&of_server), [("link-slow", "n4".to_owned())]);
 }
 
 #[test]
+fn short_burst_of_a_client_is_no_slow_link() {
+    let mut evidence = healthy();
+    set_link_in(&mut evidence, &[1], (&[3, 4, 5, 6], 9), 5, 400);
+    assert_eq!(found(&evidence), [], "slow in one of three intervals");
+    set_link_in(&mut evidence, &[2], (&[3, 4, 5, 6], 9), 5, 400);
+    assert_eq!(found(&evidence), [("link-slow", "n9".to_owned())], "slow in most intervals");
+    for interval in &mut evidence.intervals {
+        interval.retain(|(_, client), _| *client != 9);
+    }
+    set_link_in(&mut evidence, &[0], (&[3, 4, 5, 6], 9), 5, 400);
+    assert_eq!(found(&evidence), [], "all of its data moved in one interval");
+}
+
+#[test]
+fn transfers_to_several_targets_share_the_link_of_a_client() {
+    // At each of four targets the data move for the whole time, at a quarter of the link's rate.
+    let mut evidence = healthy();
+    set_link(&mut evidence, &[3, 4, 5, 6], 8, 20, 36);
+    for id in [3, 4, 5, 6] {
+        set_link(&mut evidence, &[id], 9, u64::from(id == 3) * 80, 9);
+    }
+    assert_eq!(found(&evidence), []);
+}
+
+#[test]
+fn clients_of_a_server_that_many_use_have_no_slow_link() {
+    let mut evidence = healthy();
+    for interval in &mut evidence.intervals {
+        interval.clear();
+    }
+    // Two clients share the link of server 3, and three others use server 4.
+    for client in [8, 9] {
+        set_link(&mut evidence, &[3], client, 5, 90);
+    }
+    for client in [10, 11, 12] {
+        set_link(&mut evidence, &[5], client, 50, 9);
+    }
+    let named = found(&evidence);
+    assert!(named.iter().all(|(_, object)| object == "n3"), "no client: {named:?}");
+}
+
+#[test]
 fn busy_link_is_not_slow() {
     // One client fills a link of 1 Gbit/s, the other one hardly writes.
     let mut evidence = healthy();
-    set_link(&mut evidence, &[3, 4, 5, 6], "8", 300, 35);
-    set_link(&mut evidence, &[3, 4, 5, 6], "9", 1, 2);
+    set_link(&mut evidence, &[3, 4, 5, 6], 8, 300, 35);
+    set_link(&mut evidence, &[3, 4, 5, 6], 9, 1, 2);
     assert_eq!(found(&evidence), []);
     // Without another client, only the rate counts.
-    for id in 3..=6 {
-        change(&mut evidence, id).clients.remove("9");
+    for interval in &mut evidence.intervals {
+        interval.retain(|(_, client), _| *client != 9);
     }
     assert_eq!(found(&evidence), []);
-    set_link(&mut evidence, &[3, 4, 5, 6], "8", 5, 400);
+    set_link(&mut evidence, &[3, 4, 5, 6], 8, 5, 400);
     assert_eq!(found(&evidence), [("link-slow", "n8".to_owned())]);
 }
 
@@ -189,28 +273,48 @@ fn busy_link_is_not_slow() {
 fn one_users_requests_or_one_directory_are_named_not_both() {
     let mut storm = healthy();
     let busy = change(&mut storm, 1);
-    busy.batch_ns = 8 * SECOND;
+    busy.working_ns = 8 * SECOND;
     busy.kinds.insert("lookup".into(), times(30_000, Stage::Waiting, MS));
-    busy.users = [("1001".into(), 28_000), ("1002".into(), 1_000)].into();
+    busy.users =
+        [("1001".into(), requests(28_000, MS)), ("1002".into(), requests(1_000, MS))].into();
     busy.directories = [("77".into(), 29_000)].into();
     assert_eq!(found(&storm), [("user-storm", "user 1001".to_owned())]);
     let busy = change(&mut storm, 1);
-    busy.users = [("1001".into(), 14_000), ("1002".into(), 14_000)].into();
+    let half = requests(14_000, MS);
+    busy.users = [("1001".into(), half), ("1002".into(), half)].into();
     assert_eq!(found(&storm), [("directory-hot", "directory 77".to_owned())]);
     change(&mut storm, 1).directories = [("77".into(), 9_000), ("78".into(), 8_000)].into();
     assert_eq!(found(&storm), [], "even load");
     change(&mut storm, 1).directories = [("77".into(), 5_000)].into();
     assert_eq!(found(&storm), [], "most requests are not about names");
     let idle = change(&mut storm, 1);
-    idle.users = [("1001".into(), 28_000)].into();
-    idle.batch_ns = SECOND;
-    assert_eq!(found(&storm), [], "a thread that idles makes no request wait");
+    idle.users =
+        [("1001".into(), requests(28_000, MS)), ("1002".into(), requests(1_000, MS))].into();
+    idle.working_ns = 4 * SECOND;
+    assert_eq!(found(&storm), [], "a thread that is mostly idle makes no request wait");
+}
+
+#[test]
+fn busy_thread_is_a_cause_only_while_others_wait() {
+    let mut evidence = healthy();
+    let busy = change(&mut evidence, 1);
+    busy.working_ns = 8 * SECOND;
+    busy.kinds.insert("lookup".into(), times(30_000, Stage::Waiting, 10_000));
+    let storm = requests(28_000, 10_000);
+    busy.users = [("1001".into(), storm), ("1002".into(), requests(1_000, 10_000))].into();
+    busy.directories.clear();
+    assert_eq!(found(&evidence), [], "each request is handled at once");
+    change(&mut evidence, 1).users = [("1001".into(), requests(28_000, MS))].into();
+    assert_eq!(found(&evidence), [], "there are no others");
+    change(&mut evidence, 1).users =
+        [("1001".into(), storm), ("1002".into(), requests(1_000, MS))].into();
+    assert_eq!(found(&evidence), [("user-storm", "user 1001".to_owned())]);
 }
 
 #[test]
 fn silent_client_is_named_while_others_wait_for_it() {
     let mut evidence = healthy();
-    let holder = Holder { silent_ns: 3 * SECOND, waits: 2 };
+    let holder = Holder { silent_ns: 3 * SECOND, waits: 2, ago_ns: 0 };
     change(&mut evidence, 1).holders.insert(9, holder);
     let causes = causes(&evidence, &map(), &Thresholds::default());
     let [cause] = &causes[..] else { panic!("{causes:?}") };
@@ -219,6 +323,39 @@ fn silent_client_is_named_while_others_wait_for_it() {
     assert!(cause.what.starts_with(words), "{}", cause.what);
     change(&mut evidence, 1).holders.get_mut(&9).unwrap().waits = 0;
     assert_eq!(found(&evidence), []);
+}
+
+#[test]
+fn client_that_was_silent_earlier_is_not_named_as_silent() {
+    let mut sum = healthy();
+    let holder = Holder { silent_ns: 3 * SECOND, waits: 2, ago_ns: 0 };
+    change(&mut sum, 1).holders.insert(9, holder);
+    sum.add(&healthy());
+    let causes = causes(&sum, &map(), &Thresholds::default());
+    let [cause] = &causes[..] else { panic!("{causes:?}") };
+    assert!(cause.is_over, "{cause:?}");
+    let words = "client host-b:/mnt (n9) was silent from 13 s to 10 s ago; up to 2 requests of";
+    assert!(cause.what.starts_with(words), "{}", cause.what);
+    // It is silent again.
+    let mut again = healthy();
+    change(&mut again, 1).holders.insert(9, Holder { waits: 1, ..holder });
+    sum.add(&again);
+    assert_eq!(sum.targets[&1].holders[&9], holder);
+}
+
+#[test]
+fn silent_clients_of_a_long_span_are_bounded() {
+    let mut sum = Evidence::default();
+    for client in 0..40 {
+        let mut evidence = healthy();
+        let holder = Holder { silent_ns: SECOND, waits: 1, ago_ns: 0 };
+        change(&mut evidence, 1).holders.insert(client, holder);
+        sum.add(&evidence);
+    }
+    let holders = &sum.targets[&1].holders;
+    assert_eq!(holders.len(), MAX_NAMED);
+    assert!(holders.contains_key(&39) && !holders.contains_key(&0), "{holders:?}");
+    assert_eq!(sum.intervals.len(), 8, "intervals are merged");
 }
 
 #[test]
@@ -270,17 +407,18 @@ fn sums_of_evidence_are_exact_and_bounded() {
         let mut evidence = healthy();
         let target = change(&mut evidence, 3);
         target.clients.clear();
-        let link = Link { times: times(1, Stage::Network, second + 1), data_bytes: MIB };
+        let traffic = Traffic { bytes: MIB, moving_ns: second };
+        let link = Link { times: times(1, Stage::Network, second + 1), traffic };
         target.clients.insert(second.to_string(), link);
-        change(&mut evidence, 1).users = [(second.to_string(), second)].into();
+        change(&mut evidence, 1).users = [(second.to_string(), requests(second, 1))].into();
         sum.add(&evidence);
     }
     assert_eq!(sum.span_ns, 200 * SECOND);
     let target = &sum.targets[&3];
     assert_eq!(target.clients.len(), MAX_NAMED + 1);
-    assert_eq!(target.clients.values().map(|it| it.data_bytes).sum::<u64>(), 20 * MIB);
+    assert_eq!(target.clients.values().map(|it| it.traffic.bytes).sum::<u64>(), 20 * MIB);
     assert!(target.clients.contains_key("19") && !target.clients.contains_key("0"));
-    assert_eq!(sum.targets[&1].users.values().sum::<u64>(), (0..20).sum());
+    assert_eq!(sum.targets[&1].users.values().map(|it| it.count).sum::<u64>(), (0..20).sum());
     assert_eq!(target.kinds["write_chunk"].requests, 2_000);
 }
 
@@ -302,6 +440,8 @@ mod rounds {
         let poll = [("target", "3"), ("operation", "wait_notifications"), ("stage", "others")];
         let account = [("service", "storage"), ("target", "3"), ("by", "client"), ("id", "8")];
         let network = [&account[..], &[("stage", "network")]].concat();
+        let of_user = [&account[..2], &[("by", "user"), ("id", "1001")]].concat();
+        let held = [&of_user[..], &[("stage", "waiting")]].concat();
         let of_log = series("skep_metadata_log_sync_seconds", &[("target", "1")], second * 10);
         let silent = [("target", "1"), ("client", "9")];
         let series = vec![
@@ -312,8 +452,12 @@ mod rounds {
             series("skep_load_written_bytes", &account, second * 4000),
             series("skep_load_read_bytes", &account, second * 96),
             series("skep_load_stage_seconds", &network, second * 7),
+            series("skep_load_moving_seconds", &account, second * 6),
+            series("skep_load_operations", &of_user, second * 3),
+            series("skep_load_stage_seconds", &held, second * 9),
+            series("skep_storage_received_bytes", &write, second * 4000),
             StatisticsSeries { buckets: vec![(3, second)], ..of_log },
-            series("skep_metadata_batch_seconds", &[("target", "1")], second * MS),
+            series("skep_metadata_working_seconds", &[("target", "1")], second * MS),
             series("skep_metadata_client_silent_seconds", &silent, 3 * SECOND),
             series("skep_metadata_waits_for_client", &silent, 2),
         ];
@@ -327,13 +471,17 @@ mod rounds {
         let evidence = Evidence::between(&round(10, 1), &round(12, 1));
         assert_eq!(evidence.span_ns, 2 * SECOND);
         let storage = &evidence.targets[&3];
-        assert_eq!(storage.all(), times(10, Stage::Disk, 20), "polls are no load");
+        let written = Times { bytes: 8000, ..times(10, Stage::Disk, 20) };
+        assert_eq!(storage.all(), written, "polls are no load");
         let link = &storage.clients["8"];
-        assert_eq!((link.times.requests, link.data_bytes), (8, 8192));
+        let traffic = Traffic { bytes: 8192, moving_ns: 12 };
+        assert_eq!((link.times.requests, link.traffic), (8, traffic));
+        assert_eq!(evidence.intervals, [Interval::from([((3, 8), traffic)])]);
+        assert_eq!(storage.users["1001"], Requests { count: 6, held_ns: 18 });
         assert_eq!(link.times.of(Stage::Network), 14);
         let metadata = &evidence.targets[&1];
-        assert_eq!((metadata.log_syncs, metadata.batch_ns), ((2, 20), 2 * MS));
-        assert_eq!(metadata.holders[&9], Holder { silent_ns: 3 * SECOND, waits: 2 });
+        assert_eq!((metadata.log_syncs, metadata.working_ns), ((2, 20), 2 * MS));
+        assert_eq!(metadata.holders[&9], Holder { silent_ns: 3 * SECOND, waits: 2, ago_ns: 0 });
     }
 
     #[test]

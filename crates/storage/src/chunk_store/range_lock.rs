@@ -254,7 +254,7 @@ mod tests {
         })
         .unwrap();
         assert!(spent.obstructed >= std::time::Duration::from_millis(19), "{spent:?}");
-        let rest = spent.total - spent.obstructed - spent.running;
+        let rest = spent.total.saturating_sub(spent.obstructed + spent.running);
         assert!(rest < std::time::Duration::from_millis(10), "{spent:?}");
     }
 

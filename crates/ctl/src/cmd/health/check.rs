@@ -3,7 +3,7 @@
 //! [`super::watch`].
 
 use crate::access::{Access, ClusterArgs};
-use crate::cmd::stats::{Fetched, fetch};
+use crate::cmd::stats::{Fetched, measure};
 use crate::help::{Example, examples};
 use crate::output::{print, span};
 use crate::view;
@@ -102,13 +102,13 @@ pub(super) struct Problem {
 pub(crate) fn run(args: CheckArgs) -> Result<ExitCode> {
     let access = args.query.access(None)?;
     let report = crate::cmd::block_on(async move {
-        let before = fetch(&access).await?;
-        let started = skep_env::now();
-        let nodes = visit_all(&access, &before.map).await;
-        skep_env::sleep((started + SPAN).saturating_sub(skep_env::now())).await;
-        let now = fetch(&access).await?;
+        let map = access.map().await?;
+        let measured = access.clone();
+        let measuring = skep_env::spawn(async move { measure(&measured, SPAN).await });
+        let nodes = visit_all(&access, &map).await;
+        let (evidence, now) = measuring.await?;
         let waits = waits(&access, &now.map).await?;
-        Ok(report(nodes, waits, &before, &now))
+        Ok(report(nodes, waits, &evidence, &now))
     })?;
     let healthy = report.healthy;
     print(&report, as_text)?;
@@ -139,15 +139,14 @@ async fn waits(access: &Access, map: &ClusterMap) -> Result<Vec<WaitReport>> {
 fn report(
     nodes: Vec<NodeReport>,
     waits: Vec<WaitReport>,
-    before: &Fetched,
+    evidence: &Evidence,
     now: &Fetched,
 ) -> Report {
     let mut problems = problems_of(&nodes, &waits, &now.map);
     // Load makes no cluster unhealthy: scripts that wait for a healthy cluster must end.
     let healthy = problems.is_empty();
-    let evidence = Evidence::between(&before.round, &now.round);
-    let found = causes(&evidence, &now.map, &Thresholds::default());
-    problems.extend(found.into_iter().map(|cause| Problem {
+    let found = causes(evidence, &now.map, &Thresholds::default());
+    problems.extend(found.into_iter().filter(|cause| !cause.is_over).map(|cause| Problem {
         key: format!("{} {}", cause.rule, cause.what),
         rule: cause.rule,
         what: cause.what,

@@ -6,6 +6,7 @@
 
 mod fetch;
 mod history;
+mod measure;
 mod show;
 
 use crate::access::{Access, ClusterArgs};
@@ -14,6 +15,7 @@ use crate::output::{OutputFormat, format, print, say};
 use clap::ValueEnum;
 pub(crate) use fetch::{Fetched, fetch};
 use history::MonitorQuery;
+pub(crate) use measure::measure;
 use show::Names;
 use skep_stats::{By, Row, rows, sum};
 use skep_types::{ClusterMap, Error, ErrorCode, Result};

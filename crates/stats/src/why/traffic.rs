@@ -1,0 +1,81 @@
+//! The data that clients and targets have moved, in short intervals.
+//!
+//! The measure of a link is the number of bytes for each second *in which data moved*: the service
+//! counts the time of simultaneous transfers of a client once (`skep_load_moving_seconds`). So a
+//! client that sends much at once, and whose own data wait for each other, has no slower link.
+//! Intervals are kept apart, so that a rule can demand that a link is slow in several of them.
+//!
+//! Does not own the judgement (`links`).
+
+use super::evidence::TargetEvidence;
+use crate::change::LEFT_OUT;
+use std::collections::BTreeMap;
+
+const MIB: u64 = 1 << 20;
+/// Maximum number of intervals. More are merged in pairs, so evidence of minutes stays small.
+pub(super) const MAX_INTERVALS: usize = 8;
+
+/// The data that moved between some clients and some targets.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Bytes of file data that were written and read.
+    pub bytes: u64,
+    /// Time in which data moved. Simultaneous transfers count once.
+    pub moving_ns: u64,
+}
+
+impl Traffic {
+    /// Adds traffic at other times.
+    pub(super) fn add_later(&mut self, later: Self) {
+        self.bytes = self.bytes.saturating_add(later.bytes);
+        self.moving_ns = self.moving_ns.saturating_add(later.moving_ns);
+    }
+
+    /// Adds traffic of the same time at another target or of another client. The transfers may
+    /// overlap or follow each other; this assumes that they overlap, so the sum is never slower
+    /// than the truth.
+    pub(super) fn add_beside(&mut self, other: Self) {
+        self.bytes = self.bytes.saturating_add(other.bytes);
+        self.moving_ns = self.moving_ns.max(other.moving_ns);
+    }
+
+    pub(super) fn ns_per_mib(&self) -> u64 {
+        let ns = u128::from(self.moving_ns) * u128::from(MIB) / u128::from(self.bytes.max(1));
+        u64::try_from(ns).unwrap_or(u64::MAX)
+    }
+
+    pub(super) fn bytes_per_second(&self) -> u64 {
+        let rate = u128::from(self.bytes) * 1_000_000_000 / u128::from(self.moving_ns.max(1));
+        u64::try_from(rate).unwrap_or(u64::MAX)
+    }
+}
+
+/// The traffic of one interval, by target id and client id.
+pub type Interval = BTreeMap<(u32, u32), Traffic>;
+
+/// Returns the traffic of the clients that the evidence of the targets names.
+pub(super) fn interval_of(targets: &BTreeMap<u32, TargetEvidence>) -> Interval {
+    let mut interval = Interval::new();
+    for (target, evidence) in targets {
+        for (client, link) in evidence.clients.iter().filter(|(client, _)| *client != LEFT_OUT) {
+            if let (Ok(client), true) = (client.parse(), link.traffic.bytes > 0) {
+                interval.insert((*target, client), link.traffic);
+            }
+        }
+    }
+    interval
+}
+
+/// Merges neighbours until at most [`MAX_INTERVALS`] remain.
+pub(super) fn bound(intervals: &mut Vec<Interval>) {
+    while intervals.len() > MAX_INTERVALS {
+        let merge = |pair: &[Interval]| {
+            let mut merged = pair[0].clone();
+            for (key, traffic) in pair.iter().skip(1).flatten() {
+                merged.entry(*key).or_default().add_later(*traffic);
+            }
+            merged
+        };
+        *intervals = intervals.chunks(2).map(merge).collect();
+    }
+}
