@@ -1,13 +1,16 @@
-//! Counts the requests of the kernel that one worker serves.
+//! Counts the requests of the kernel that one worker serves, and logs slow ones with their trace ids.
 
 use crate::abi::{InHeader, Opcode};
 use crate::reply::{Outcome, ReplyBody};
 use skep_env::TimeSpent;
-use skep_metrics::{Completed, OperationTable, Origin, Registry, Stage, catalog};
+use skep_metrics::{Completed, OperationTable, Origin, Registry, SlowOperations, Stage, catalog};
 
 /// Counts the requests of one worker, on the worker's thread.
 #[derive(Debug)]
-pub(crate) struct Meter(OperationTable);
+pub(crate) struct Meter {
+    table: OperationTable,
+    slow: SlowOperations,
+}
 
 /// A request that is being executed. Counts it as busy until it is dropped.
 #[derive(Debug)]
@@ -22,17 +25,24 @@ impl Drop for BusyRequest<'_> {
 impl Meter {
     /// Creates a meter for the calling thread.
     pub(crate) fn new(registry: &Registry) -> Self {
-        Self(OperationTable::new(registry, &catalog::MOUNT, Vec::new(), name_of))
+        let table = OperationTable::new(registry, &catalog::MOUNT, Vec::new(), name_of);
+        Self { table, slow: SlowOperations::default() }
     }
 
     /// Counts a request as busy until the returned value is dropped.
     pub(crate) fn begin(&self) -> BusyRequest<'_> {
-        self.0.busy().add(1);
-        BusyRequest(&self.0)
+        self.table.busy().add(1);
+        BusyRequest(&self.table)
     }
 
-    /// Counts a completed request.
-    pub(crate) fn count(&self, header: &InHeader, outcome: &Outcome, spent: &TimeSpent) {
+    /// Counts a completed request. `trace` is its trace id.
+    pub(crate) fn count(
+        &self,
+        header: &InHeader,
+        trace: u128,
+        outcome: &Outcome,
+        spent: &TimeSpent,
+    ) {
         let (received_bytes, sent_bytes) = match outcome {
             Ok(ReplyBody::Size(bytes)) if header.opcode == Opcode::Write as u32 => {
                 (u64::from(*bytes), 0)
@@ -44,15 +54,25 @@ impl Meter {
         };
         let completed = Completed {
             operation: header.opcode,
+            trace,
             is_failed: outcome.is_err(),
             received_bytes,
             sent_bytes,
             duration: spent.total,
             ..Completed::default()
         };
+        // The targets of its requests log their stages, with the same trace id.
+        let name = || name_of(header.opcode).unwrap_or_default();
+        // The purpose of this request is to wait for a lock.
+        let is_wait = header.opcode == Opcode::SetLockWait as u32;
+        if !is_wait
+            && let Some(line) = self.slow.line(&completed, spent.begun_at + spent.total, name)
+        {
+            tracing::warn!("{line}");
+        }
         let waits = spent.total.saturating_sub(spent.running);
         let completed = completed.with(Stage::Processing, spent.running).with(Stage::Others, waits);
-        self.0.record(&completed, &Origin::default());
+        self.table.record(&completed, &Origin::default());
     }
 }
 

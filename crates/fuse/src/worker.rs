@@ -261,13 +261,15 @@ async fn serve<F: FileSystem, P: Port>(
                 }
                 let caller = Caller { unique, pid };
                 let busy = worker.meter.begin();
+                let trace = Cell::new(0);
                 let performing = async {
-                    let origin = worker.origins.of(&header).await;
+                    let origin = worker.origins.of(&header).await.of_next_operation();
+                    trace.set(origin.trace());
                     with_origin(origin, ops::perform(&worker.context, parsed, caller)).await
                 };
                 let (outcome, spent) = skep_env::timed(performing).await;
                 drop(busy);
-                worker.meter.count(&header, &outcome, &spent);
+                worker.meter.count(&header, trace.get(), &outcome, &spent);
                 if slot.turn.get() != turn {
                     ops::abandon(&worker.context, outcome).await;
                     return;

@@ -87,6 +87,7 @@ impl Hasher for KeyHasher {
 #[derive(Debug)]
 struct Arrival {
     origin: Origin,
+    trace: u128,
     written_bytes: u64,
     at: Duration,
     /// Time at which the batch that took the request began. `None` means that the request waits.
@@ -130,6 +131,9 @@ pub(crate) struct Meter {
     /// Bytes in the log when the running checkpoint began.
     checkpointing: i64,
     target: TargetId,
+    /// Chooses the slow syncs of the log that get a line in the log of the service.
+    slow_syncs: SlowOperations,
+    /// Chooses the slow requests that get a line.
     slow: SlowOperations,
     holders: Arc<SilentHolders>,
     holders_shown: Duration,
@@ -164,6 +168,7 @@ impl Meter {
             checkpoint_began: Duration::ZERO,
             checkpointing: 0,
             target,
+            slow_syncs: SlowOperations::default(),
             slow: SlowOperations::default(),
             holders,
             holders_shown: Duration::ZERO,
@@ -201,6 +206,7 @@ impl Meter {
                 directory: directory_of(header.message, &incoming.body),
                 ..cause_of(header, client)
             },
+            trace: header.trace,
             written_bytes: written as u64,
             at: incoming.arrived_at,
             taken_at: None,
@@ -229,7 +235,8 @@ impl Meter {
                     self.log.sync.record(duration);
                     let synced = Completed { duration, ..Completed::default() };
                     let synced = synced.with(Stage::LogSync, duration);
-                    if let Some(line) = self.slow.line(&synced, now, || "a sync of the log".into())
+                    if let Some(line) =
+                        self.slow_syncs.line(&synced, now, || "a sync of the log".into())
                     {
                         tracing::warn!("target {}: {line}; all changes wait for it", self.target);
                     }
@@ -318,6 +325,7 @@ impl Meter {
         let rest = if self.batch.has_synced { Stage::LogSync } else { Stage::Others };
         let completed = Completed {
             operation: u32::from(request.message),
+            trace: arrival.trace,
             is_failed: result.is_err(),
             received_bytes: arrival.written_bytes,
             sent_bytes: sent as u64,
@@ -330,6 +338,12 @@ impl Meter {
             .with(Stage::Processing, worked_until.saturating_sub(taken_at))
             .with(rest, now.saturating_sub(worked_until));
         self.table.record(&completed, &arrival.origin);
+        let name = || skep_wire::catalog::metric_name(request.message).unwrap_or_default();
+        if !completed.is_wait
+            && let Some(line) = self.slow.line(&completed, now, name)
+        {
+            tracing::warn!("target {}: {line}", self.target);
+        }
     }
 
     /// Updates the gauges: `waiting` of the requests wait for a batch.

@@ -463,6 +463,7 @@ async fn send(router: &Router, call: &OutgoingCall) -> Result<Vec<u8>> {
 
 async fn send_as<R: Request>(router: &Router, call: &OutgoingCall) -> Result<Vec<u8>> {
     let request = R::from_bytes(&call.body)?;
-    let (reply, _) = router.call(call.group, &request, CallOptions::default()).await?;
+    let options = CallOptions { trace: call.trace, ..CallOptions::default() };
+    let (reply, _) = router.call(call.group, &request, options).await?;
     Ok(reply.to_bytes())
 }

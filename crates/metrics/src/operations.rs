@@ -28,6 +28,8 @@ const MAX_OPERATIONS: usize = 128;
 pub struct Completed {
     /// Number of the operation's kind.
     pub operation: u32,
+    /// Trace id of the operation that caused this one, or of this one. Zero means none.
+    pub trace: u128,
     /// Whether the operation failed.
     pub is_failed: bool,
     /// Bytes of data in the request.

@@ -49,6 +49,9 @@ impl SlowOperations {
         if !stages.is_empty() {
             line += &format!(": {}", stages.join(", "));
         }
+        if completed.trace != 0 {
+            line += &format!("; trace {:032x}", completed.trace);
+        }
         match self.left_out.replace(0) {
             0 => {}
             1 => line += "; 1 more operation was slow since the last such line",
@@ -97,5 +100,15 @@ mod tests {
         let later = line(7_000, 110).unwrap();
         assert!(later.starts_with(first) && later.contains("; 2 more operations"), "{later}");
         assert_eq!(line(7_000, 120).as_deref(), Some(first));
+    }
+
+    #[test]
+    fn log_of_a_slow_operation_has_its_trace_id() {
+        let slow = SlowOperations::default();
+        let traced = Completed { trace: 0x17 << 64 | 0x2a, ..completed(7_000) };
+        let line = slow.line(&traced, Duration::from_secs(100), || "read_chunk".to_owned());
+        let expected = "read_chunk took 7.0 s: 6.3 s at the disk; \
+                        trace 0000000000000017000000000000002a";
+        assert_eq!(line.as_deref(), Some(expected));
     }
 }

@@ -1,17 +1,28 @@
-//! The program that caused the requests of a future: user, group and job. Services account for load
-//! by them.
+//! The operation that caused the requests of a future: user, group and job of the program, by which
+//! services account for load, and the number of the operation, which makes the trace id.
 //!
 //! A mount runs each operation in [`with_origin`]. The operation and all futures that it spawns
 //! then carry the origin, and a connection writes it into the header of each request. So the layers
 //! between the mount and the connection need not pass it on.
+//!
+//! # Trace ids
+//! The lowest 32 bits of a trace id are the number of the operation in its process, and the highest
+//! 64 bits a random number of the process. `docs/design/0023-traces.md` describes their use.
 
 use skep_types::codec::crc32c;
 use skep_wire::frame::Header;
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Bit of the numbers of jobs whose names do not begin with a number.
 const NAMED_JOB: u32 = 1 << 31;
 
-/// The program that caused a request, as the header of the request has it.
+/// The random number in the trace ids of this process.
+static PROCESS: LazyLock<u64> = LazyLock::new(skep_env::random_u64);
+/// Number of operations that this process has numbered.
+static OPERATIONS: AtomicU32 = AtomicU32::new(0);
+
+/// The operation that caused a request, as the header of the request has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Origin {
     /// User id plus one; zero means that no program caused the request.
@@ -20,6 +31,8 @@ pub struct Origin {
     user_group: u32,
     /// Number of the job; zero means no job.
     job: u32,
+    /// Number of the operation; zero means that it has none.
+    operation: u32,
 }
 
 impl Origin {
@@ -27,23 +40,42 @@ impl Origin {
     /// job ([`job_number`]), or zero.
     pub fn of_program(uid: u32, gid: u32, job: u32) -> Self {
         // The highest id is invalid, so one more than it is free to mean "no program".
-        Self { user: uid.wrapping_add(1), user_group: gid.wrapping_add(1), job }
+        Self { user: uid.wrapping_add(1), user_group: gid.wrapping_add(1), job, operation: 0 }
+    }
+
+    /// Gives the origin the next number of an operation of this process.
+    #[must_use]
+    pub fn of_next_operation(self) -> Self {
+        let operation = OPERATIONS.fetch_add(1, Ordering::Relaxed).wrapping_add(1).max(1);
+        Self { operation, ..self }
+    }
+
+    /// Returns the trace id of the operation. Zero means that it has no number.
+    pub fn trace(self) -> u128 {
+        match self.operation {
+            0 => 0,
+            operation => u128::from(*PROCESS) << 64 | u128::from(operation),
+        }
     }
 
     /// Returns the origin of the running future.
     pub(crate) fn current() -> Self {
         let context = skep_env::task_context();
         let part = |shift: u32| (context >> shift) as u32;
-        Self { user: part(0), user_group: part(32), job: part(64) }
+        Self { user: part(0), user_group: part(32), job: part(64), operation: part(96) }
     }
 
     fn to_context(self) -> u128 {
-        u128::from(self.user) | u128::from(self.user_group) << 32 | u128::from(self.job) << 64
+        let parts = [self.user, self.user_group, self.job, self.operation];
+        parts.into_iter().rev().fold(0, |sum, part| sum << 32 | u128::from(part))
     }
 
-    /// Writes the origin into a header.
+    /// Writes the origin into a header. A trace id that the caller has set stays.
     pub(crate) fn write_to(self, header: &mut Header) {
         (header.user, header.user_group, header.job) = (self.user, self.user_group, self.job);
+        if header.trace == 0 {
+            header.trace = self.trace();
+        }
     }
 }
 
@@ -100,6 +132,27 @@ mod tests {
         }
         assert_ne!(job_number(b"a"), job_number(b"b"));
         assert_eq!(job_text(4711), "4711");
+    }
+
+    #[test]
+    fn operations_have_different_trace_ids_in_all_their_requests() {
+        let trace = |origin: Origin| {
+            let sent = skep_env::block_on(with_origin(origin, async {
+                skep_env::spawn(async { Origin::current() }).await
+            }));
+            let mut header = Header::default();
+            sent.unwrap().write_to(&mut header);
+            header.trace
+        };
+        let program = Origin::of_program(1000, 100, 7);
+        let (first, second) = (program.of_next_operation(), program.of_next_operation());
+        assert_eq!((trace(first), trace(second)), (first.trace(), second.trace()));
+        assert!(first.trace() != second.trace() && first.trace() != 0);
+        assert_eq!(first.trace() >> 64, second.trace() >> 64, "the number of the process");
+        assert_eq!(trace(program), 0, "not an operation of a mount");
+        let mut header = Header { trace: 5, ..Header::default() };
+        first.write_to(&mut header);
+        assert_eq!(header.trace, 5, "a trace id that the caller has set");
     }
 
     #[test]

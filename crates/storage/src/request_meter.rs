@@ -27,6 +27,7 @@ pub(crate) struct RequestMeter {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Arrival {
     message: u16,
+    trace: u128,
     data_bytes: u32,
     origin: Origin,
     /// Time at which the header was received.
@@ -78,6 +79,7 @@ impl RequestMeter {
         };
         Arrival {
             message: incoming.header.message,
+            trace: incoming.header.trace,
             data_bytes: incoming.header.data_bytes,
             origin: cause_of(&incoming.header, client),
             header_at,
@@ -102,6 +104,7 @@ impl RequestMeter {
         let TimeSpent { begun_at, total, running, blocked, obstructed } = handled.spent;
         let completed = Completed {
             operation: u32::from(arrival.message),
+            trace: arrival.trace,
             is_failed: handled.is_failed,
             received_bytes: u64::from(arrival.data_bytes),
             sent_bytes: handled.sent_bytes,

@@ -274,7 +274,8 @@ impl<'a, E: Engine> Context<'a, E> {
             let body = request.to_bytes();
             match self.op.remote_calls.get(index) {
                 None => {
-                    let call = OutgoingCall::new(group, request);
+                    let trace = self.op.source.trace();
+                    let call = OutgoingCall { trace, ..OutgoingCall::new(group, request) };
                     let message = R::ID;
                     self.op.remote_calls.push(RemoteCall { group, message, body, reply: None });
                     self.outgoing.push((index, call));

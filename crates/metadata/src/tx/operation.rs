@@ -21,6 +21,16 @@ pub(crate) enum Source {
     Internal(InternalWork),
 }
 
+impl Source {
+    /// Returns the trace id of the request. Zero means none.
+    pub(crate) fn trace(&self) -> u128 {
+        match self {
+            Self::Peer { header, .. } => header.trace,
+            Self::Internal(_) => 0,
+        }
+    }
+}
+
 /// The reason why a run of an operation stops before its end.
 #[derive(Debug)]
 pub(crate) enum Stop {
@@ -73,11 +83,14 @@ pub struct OutgoingCall {
     pub message_version: u16,
     /// Body of the request.
     pub body: Vec<u8>,
+    /// Trace id of the operation that waits for the reply. Zero means none.
+    pub trace: u128,
 }
 
 impl OutgoingCall {
     pub(crate) fn new<R: Request>(group: GroupId, request: &R) -> Self {
-        Self { group, message: R::ID, message_version: R::VERSION, body: request.to_bytes() }
+        let (message, message_version, body) = (R::ID, R::VERSION, request.to_bytes());
+        Self { group, message, message_version, body, trace: 0 }
     }
 }
 

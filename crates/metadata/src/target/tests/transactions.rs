@@ -22,6 +22,36 @@ fn list(story: &mut Story) -> Vec<md::TransactionEntry> {
     story.ask(1, 0, (0, 0), &all).unwrap().transactions
 }
 
+#[test]
+fn requests_to_other_targets_have_the_trace_id_of_their_cause() {
+    let mut story = Story::begin();
+    let mut newer = map();
+    let other = GroupId::new(3);
+    newer.groups.push(Group::of_one(other, TargetKind::Metadata, TargetId::new(3)));
+    let (middle, last) = (0x8000, ShardId::new(u16::MAX));
+    newer.shards[0].last = ShardId::new(middle - 1);
+    newer.shards.push(ShardRange { first: ShardId::new(middle), last, group: other });
+    newer.version = MapVersion::new(2);
+    story.happens(Event::Map(newer.into()));
+    let rename = md::Rename {
+        from_directory: InodeId::new(0x9000_0000_0000_0042),
+        from_name: b"old".as_slice().into(),
+        to_directory: InodeId::ROOT,
+        to_name: b"new".as_slice().into(),
+        no_replace: false,
+        whiteout: None,
+    };
+    let Event::Request { connection, header, body } = arrival(1, 1, (0, 1), &rename) else {
+        panic!("`arrival` returns a request")
+    };
+    let header = Header { trace: 0x77, ..header };
+    story.happens(Event::Request { connection, header, body });
+    assert!(!story.calls.is_empty(), "the old directory is at the other target");
+    for (_, request) in &story.calls {
+        assert_eq!((request.group, request.trace), (other, 0x77));
+    }
+}
+
 /// Before the fix, the target sent the coordinator one more request each second, without limit.
 #[test]
 fn unreachable_coordinator_gets_only_one_request() {
