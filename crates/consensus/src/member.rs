@@ -251,8 +251,7 @@ impl<S: StateMachine> Member<S> {
     /// Returns the ids of all members, also of those that do not vote yet, in ascending order.
     fn members(&self) -> Vec<u64> {
         let metrics = self.raft.metrics();
-        let ids = metrics.borrow().membership_config.nodes().map(|(id, _)| *id).collect();
-        ids
+        metrics.borrow().membership_config.nodes().map(|(id, _)| *id).collect()
     }
 
     /// Calls `read` with the state machine, which has applied all commands that this member has
