@@ -247,9 +247,8 @@ fn forward(
     mut to: &TcpStream,
     is_kept: impl Fn(&[u8]) -> bool,
 ) -> io::Result<()> {
-    let mut frame = Vec::new();
     loop {
-        frame.resize(HEADER_BYTES, 0);
+        let mut frame = vec![0; HEADER_BYTES];
         from.read_exact(&mut frame)?;
         let body = u32_at(&frame, 16) as usize;
         if body > MAX_BODY_BYTES {

@@ -87,7 +87,8 @@ fn balanced_allocates_evenly_and_round_robin_as_studied() {
     let path = cluster.path().join("explained");
     files::write(&path, "x");
     let shown = cluster.skep(&["entry", "info", &path.display().to_string()]);
-    for words in ["Chosen by: roundrobin (the next in the order", "Set by: the cluster's settings"]
+    for words in
+        ["Chosen by: roundrobin (the next targets in the order", "Set by: the cluster's settings"]
     {
         assert!(shown.contains(words), "{words}: {shown}");
     }
