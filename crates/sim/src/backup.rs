@@ -1,214 +1,371 @@
-//! The second member of a metadata target's group: it gets the log records of the first member (the
-//! primary) late, and takes over when the primary dies.
+//! The second member of a metadata target's group: the real role of a backup
+//! ([`skep_metadata::shipping::backup`]) with a simulated log disk and an engine in memory, and the
+//! network between the primary and the backup.
 //!
-//! The backup is a log disk and an engine without a state machine. Records and reports travel in
-//! order, with delays. Management is not simulated: a take-over happens at the moment at which the
-//! primary ends, and the ended process returns at once as the backup of the new primary. The backup
-//! stores shipped records under the epoch of the primary that ships them.
+//! Does not own the change of roles (`take_over`).
 //!
-//! # Checks
-//! - A take-over loses no change that a client has seen (`Witness::lose_unheld`).
-//! - The logs of both members are equal up to the end of the shorter one.
-//! - The store of no member is ahead of the log that the group continues.
+//! # Faults
+//! Requests and replies between the members are lost, doubled, late and out of order. They also
+//! arrive after the members have changed roles. Processes of backups are killed and lose power.
 
 use crate::disk::{LogDisk, SyncPoint};
 use crate::knobs::{Knobs, PlantedBug, SLOW_SYNC_MICROS, USUAL_SYNC_MICROS};
-use crate::target::applied;
-use crate::world::{SimEvent, World};
-use skep_format::log::{LogOwner, Record};
-use skep_format::metadata::Batch;
+use crate::target::{StoppedState, applied};
+use crate::world::{Phase, SimEvent, World};
+use skep_format::log::LogOwner;
+use skep_metadata::engine::Engine;
+use skep_metadata::engine::Mutations;
 use skep_metadata::engine::memory::MemoryEngine;
-use skep_metadata::engine::{Engine, Mutations};
-use skep_metadata::target::Event;
+use skep_metadata::shipping::backup::{Backup, Stopped};
+use skep_metadata::shipping::{MemberMessage, MemberRequest};
+use skep_metadata::target::{Action, Event, Start, SyncPolicy};
 use skep_types::codec::Codec;
-use skep_types::{ClusterId, Epoch, Lsn, TargetId};
-use skep_wire::log_shipping::LogHeld;
+use skep_types::{ClusterId, Epoch, GroupId, Lsn, Result, TargetId};
+use skep_wire::Request;
+use skep_wire::frame::Header;
+use skep_wire::log_shipping::{AwaitLogSync, LogHeld, ShipLog};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
-/// Maximum time that a record or a report travels, in microseconds.
+/// Maximum time that a message between members travels, in microseconds.
 const USUAL_TRAVEL_MICROS: u64 = 3_000;
 /// The same on a slow network.
 const SLOW_TRAVEL_MICROS: u64 = 60_000;
+/// The same for the few messages that arrive after all others.
+const LATE_TRAVEL_MICROS: u64 = 1_500_000;
 
-/// A record on its way to the backup.
-pub(crate) struct ShippedRecord {
-    epoch: Epoch,
-    lsn: Lsn,
-    payload: Vec<u8>,
-}
-
-impl std::fmt::Debug for ShippedRecord {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{} {}", self.epoch, self.lsn)
-    }
-}
+/// A process that sends requests to the other member: the target, and the number of its life.
+pub(crate) type Sender = (TargetId, u64);
 
 /// The second member of a group.
 #[derive(Debug)]
-pub(crate) struct Backup {
+pub(crate) struct BackupProcess {
     /// The target that is the backup now. The two targets of a group change roles.
-    target: TargetId,
-    engine: MemoryEngine,
-    disk: LogDisk,
-    appended: Lsn,
-    synced: Lsn,
-    is_syncing: bool,
-    /// Record that the backup must have before it may take over.
-    serves_from: Lsn,
-    /// Time at which the last record on its way arrives. The connection keeps the order.
-    last_record: Duration,
-    /// Time at which the last report on its way arrives.
-    last_report: Duration,
+    pub(crate) target: TargetId,
+    pub(crate) running: Option<Backup<MemoryEngine>>,
+    pub(crate) stopped: Option<StoppedState>,
+    pub(crate) disk: LogDisk,
+    /// Number of the process. Each start has another one.
+    life: u64,
+    inbox: Vec<Event>,
+    is_scheduled: bool,
+    /// Whether the member has every held record, so that it may take over. A member that has lost
+    /// power must first get all records up to `catches_up_at`.
+    pub(crate) is_caught_up: bool,
+    pub(crate) catches_up_at: Lsn,
+    /// Requests without a reply, by the number of the connection that stands for each.
+    requests: BTreeMap<u64, (Sender, u64)>,
+    /// Time at which the last message in order arrives: at the backup, and at the primary.
+    last_arrival: [Duration; 2],
     /// With a planted bug: records that the primary has not synced yet.
     unsynced: Vec<(Lsn, Vec<u8>)>,
 }
 
-impl Backup {
-    /// Creates an empty backup.
+impl BackupProcess {
+    /// Creates the backup of a new group.
     pub(crate) fn new(target: TargetId, knobs: &Knobs, cluster: ClusterId) -> Self {
         let disk = LogDisk::new(LogOwner { cluster, target }, knobs.segment_bytes);
-        Self::of_log(target, MemoryEngine::default(), disk, Lsn::default())
+        Self::stopped(target, disk, (MemoryEngine::default(), Vec::new()))
     }
 
-    /// Creates the backup of a member whose log ends with the synced record `last`.
-    fn of_log(target: TargetId, engine: MemoryEngine, disk: LogDisk, last: Lsn) -> Self {
+    /// Creates a member that has stopped in this state.
+    pub(crate) fn stopped(target: TargetId, disk: LogDisk, state: StoppedState) -> Self {
         Self {
             target,
-            engine,
+            running: None,
+            stopped: Some(state),
             disk,
-            appended: last,
-            synced: last,
-            is_syncing: false,
-            serves_from: last,
-            last_record: Duration::ZERO,
-            last_report: Duration::ZERO,
+            life: 0,
+            inbox: Vec::new(),
+            is_scheduled: false,
+            is_caught_up: true,
+            catches_up_at: Lsn::default(),
+            requests: BTreeMap::new(),
+            last_arrival: [Duration::ZERO; 2],
             unsynced: Vec::new(),
         }
     }
 
     /// Returns the last record that the backup has synced.
     pub(crate) fn synced(&self) -> Lsn {
-        self.synced
+        let stopped = self.stopped.as_ref();
+        let stopped = stopped.map(|(engine, records)| {
+            records.last().map(|it| it.lsn).max(applied(engine)).unwrap_or_default()
+        });
+        self.running.as_ref().map(Backup::synced).or(stopped).unwrap_or_default()
     }
-}
 
-/// Returns the last record of a member, from its log or from its store.
-fn last_of(records: &[Record], engine: &MemoryEngine) -> Lsn {
-    records.last().map(|it| it.lsn).max(applied(engine)).unwrap_or_default()
+    /// Ends the process. Returns what the member has, as a process that becomes the primary takes
+    /// it over: without reading the log again.
+    pub(crate) fn end(&mut self) -> Option<Stopped<MemoryEngine>> {
+        self.inbox.clear();
+        self.requests.clear();
+        self.running.take().map(Backup::into_stopped)
+    }
+
+    /// Ends the process, and reads the log as the next start does.
+    pub(crate) fn recover(&mut self) -> Result<()> {
+        if let Some(Stopped { engine, .. }) = self.end() {
+            self.stopped = Some((engine, Vec::new()));
+        }
+        if let Some((_, records)) = &mut self.stopped {
+            *records = self.disk.recover()?;
+        }
+        Ok(())
+    }
 }
 
 impl World {
-    fn travel(&mut self) -> Duration {
-        let is_slow = self.knobs.faults.slowness && self.random.percent(5);
-        self.random.micros(50, if is_slow { SLOW_TRAVEL_MICROS } else { USUAL_TRAVEL_MICROS })
-    }
-
-    /// Connects the backup to a primary that has started with these records, and sends the records
-    /// that the backup does not have.
-    pub(crate) fn connect_backup(&mut self, index: usize, records: &[Record]) {
+    /// Starts the backup of a group from its log and its engine.
+    pub(crate) fn start_backup(&mut self, index: usize) {
+        let start = Start {
+            group: GroupId::new(index as u32 + 1),
+            target: TargetId::default(),
+            epoch: Epoch::default(),
+            synced: None,
+            policy: SyncPolicy::Interval,
+            limits: self.knobs.limits.clone(),
+            map: Arc::clone(&self.map),
+            now: self.now,
+            wall: self.wall(),
+        };
+        let life = self.new_life();
         let Some(backup) = &mut self.targets[index].backup else { return };
-        backup.is_syncing = false;
-        backup.unsynced.clear();
-        let appended = backup.appended;
-        for record in records.iter().filter(|it| it.lsn > appended) {
-            self.ship(index, record.lsn, &record.payload);
+        let Some((engine, records)) = backup.stopped.take() else { return };
+        match Backup::open(engine, records, Start { target: backup.target, ..start }) {
+            Ok(running) => {
+                backup.running = Some(running);
+                backup.life = life;
+                backup.is_scheduled = false;
+                self.put_to_backup(index, Event::Tick);
+            }
+            Err(error) => self.fail(format!("backup {index} does not start: {error}")),
         }
-        self.report_progress(index);
-        self.sync_backup(index);
     }
 
-    /// Sends a record to the backup.
-    pub(crate) fn ship(&mut self, index: usize, lsn: Lsn, payload: &[u8]) {
-        if self.targets[index].backup.is_none() {
+    fn put_to_backup(&mut self, index: usize, event: Event) {
+        let Some(backup) = self.targets[index].backup.as_mut() else { return };
+        if backup.running.is_none() {
             return;
         }
-        let travel = self.travel();
-        let process = &mut self.targets[index];
-        let (life, epoch) = (process.life, process.epoch);
-        let Some(backup) = &mut process.backup else { return };
-        backup.last_record = backup.last_record.max(self.now + travel);
-        let (arrival, synced) = (backup.last_record, backup.synced);
-        match self.knobs.plant {
-            Some(PlantedBug::AnswerBeforeHeld) => self.progress(index, life, lsn, synced),
-            Some(PlantedBug::StoreAheadOfSafe) => backup.unsynced.push((lsn, payload.to_vec())),
-            _ => {}
+        backup.inbox.push(event);
+        if !std::mem::replace(&mut backup.is_scheduled, true) {
+            let life = backup.life;
+            let pause = self.random.micros(2, 150);
+            self.after(pause, SimEvent::RunBackup { target: index, life });
         }
-        let record = ShippedRecord { epoch, lsn, payload: payload.to_vec() };
-        self.at(arrival, SimEvent::Ship { target: index, life, record });
     }
 
-    /// Returns the backup if its primary still runs in this life: the members change roles when
-    /// the primary ends.
-    fn backup_in(&mut self, index: usize, life: u64) -> Option<&mut Backup> {
-        let process = &mut self.targets[index];
-        let is_it = process.life == life && process.running.is_some();
-        process.backup.as_mut().filter(|_| is_it)
+    /// Delivers the newest map to a backup.
+    pub(crate) fn deliver_map_to_backup(&mut self, index: usize) {
+        let map = Arc::clone(&self.map);
+        self.put_to_backup(index, Event::Map(map));
     }
 
-    /// The backup gets a record.
-    pub(crate) fn receive_record(&mut self, index: usize, life: u64, record: &ShippedRecord) {
-        let Some(backup) = self.backup_in(index, life) else { return };
-        if record.lsn.raw() != backup.appended.raw() + 1 {
-            let (lsn, last) = (record.lsn, backup.appended);
-            return self.fail(format!("backup {index} got record {lsn} after record {last}"));
+    // ---- messages
+
+    /// Draws the time at which a message arrives, at the backup (0) or at the primary (1). `None`
+    /// means that the message is lost.
+    fn arrival(&mut self, index: usize, direction: usize) -> Option<Duration> {
+        let is_busy = self.phase == Phase::Busy;
+        let is_faulty = is_busy && self.knobs.faults.breaks;
+        if is_faulty && self.random.percent(2) {
+            return None;
         }
-        let ShippedRecord { epoch, lsn, payload } = record;
-        if let Err(error) = backup.disk.append(*epoch, *lsn, backup.synced, payload) {
-            return self.fail(format!("backup {index}, record {lsn}: {error}"));
+        let is_late = is_faulty && self.random.percent(2);
+        let is_slow = self.knobs.faults.slowness && self.random.percent(5);
+        let is_in_order = !is_faulty || self.random.percent(90);
+        let most = match (is_late, is_slow) {
+            (true, _) => LATE_TRAVEL_MICROS,
+            (_, true) => SLOW_TRAVEL_MICROS,
+            _ => USUAL_TRAVEL_MICROS,
+        };
+        let arrival = self.now + self.random.micros(50, most);
+        let backup = self.targets[index].backup.as_mut()?;
+        if is_late || !is_in_order {
+            return Some(arrival);
         }
-        backup.appended = *lsn;
-        self.report_progress(index);
-        self.sync_backup(index);
+        let last = &mut backup.last_arrival[direction];
+        *last = arrival.max(*last);
+        Some(*last)
     }
 
-    fn sync_backup(&mut self, index: usize) {
-        if self.targets[index].backup.is_none() {
+    /// Sends a request of the primary to the backup.
+    pub(crate) fn send_to_member(&mut self, index: usize, request: &MemberRequest) {
+        let process = &self.targets[index];
+        let from = (process.target, process.life);
+        if self.knobs.plant == Some(PlantedBug::AnswerBeforeHeld)
+            && let (MemberMessage::Ship(ship), Some(backup)) = (&request.message, &process.backup)
+        {
+            let last = Lsn::new(ship.first.raw() + ship.records.len() as u64 - 1);
+            self.pretend_progress(index, last, backup.synced());
+        }
+        let copies = if self.knobs.faults.breaks && self.random.percent(3) { 2 } else { 1 };
+        for _ in 0..copies {
+            let Some(arrival) = self.arrival(index, 0) else { continue };
+            let request = request.clone();
+            self.at(arrival, SimEvent::ToMember { target: index, from, request });
+        }
+    }
+
+    /// A request arrives at the target that it names, whatever its role is now.
+    pub(crate) fn receive_from_primary(
+        &mut self,
+        index: usize,
+        from: Sender,
+        request: &MemberRequest,
+    ) {
+        let (epoch, message, body) = match &request.message {
+            MemberMessage::Ship(ship) => (ship.epoch, ShipLog::ID, ship.to_bytes()),
+            MemberMessage::AwaitSync(wait) => (wait.epoch, AwaitLogSync::ID, wait.to_bytes()),
+        };
+        let connection = self.new_life();
+        let group = GroupId::new(index as u32 + 1);
+        let header = Header {
+            message,
+            group,
+            epoch,
+            sender_group: group,
+            sender_epoch: epoch,
+            ..Header::default()
+        };
+        if self.targets[index].target == request.member {
+            if self.targets[index].running.is_some() {
+                self.targets[index].inbox.push(Event::Request { connection, header, body });
+                self.wake_target(index);
+            }
             return;
         }
-        let is_slow = self.knobs.faults.slowness && self.random.percent(10);
-        let most = if is_slow { SLOW_SYNC_MICROS } else { USUAL_SYNC_MICROS };
-        let pause = self.random.micros(50, 2 * most);
+        let is_planted = self.knobs.plant == Some(PlantedBug::AcceptOlderEpoch);
+        let Some(backup) = &mut self.targets[index].backup else { return };
+        let Some(running) = &backup.running else { return };
+        backup.requests.insert(connection, (from, request.number));
+        let event = match &request.message {
+            MemberMessage::Ship(ship) if is_planted => {
+                let epoch = running.held().epoch;
+                let header = Header { epoch, sender_epoch: epoch, ..header };
+                let body = ShipLog { epoch, ..ship.clone() }.to_bytes();
+                Event::Request { connection, header, body }
+            }
+            _ => Event::Request { connection, header, body },
+        };
+        self.put_to_backup(index, event);
+    }
+
+    fn reply_to_primary(&mut self, index: usize, connection: u64, result: &Result<Vec<u8>>) {
+        let Some(backup) = &mut self.targets[index].backup else { return };
+        let member = backup.target;
+        let Some((to, number)) = backup.requests.remove(&connection) else { return };
+        let decoded = match result {
+            Ok(body) => LogHeld::from_bytes(body),
+            Err(error) => Err(error.clone()),
+        };
+        let Some(arrival) = self.arrival(index, 1) else { return };
+        let reply = MemberReply { member, to, number, result: decoded };
+        self.at(arrival, SimEvent::FromMember { target: index, reply });
+    }
+
+    /// A reply arrives at the process that has sent the request, if it still runs.
+    pub(crate) fn receive_from_member(&mut self, index: usize, reply: MemberReply) {
+        let MemberReply { member, to, number, result } = reply;
         let process = &mut self.targets[index];
-        let life = process.life;
-        let Some(backup) = &mut process.backup else { return };
-        if backup.is_syncing || backup.synced == backup.appended {
-            return;
+        if process.running.is_some() && (process.target, process.life) == to {
+            process.inbox.push(Event::MemberReply { member, number, result });
+            self.wake_target(index);
         }
-        backup.is_syncing = true;
-        let (lsn, point) = (backup.appended, backup.disk.begin_sync());
-        self.after(pause, SimEvent::BackupSynced { target: index, life, lsn, point });
+    }
+
+    // ---- the process
+
+    /// Runs the backup on the events that have arrived.
+    pub(crate) fn run_backup(&mut self, index: usize, life: u64) {
+        let now = self.now;
+        let Some(backup) = self.targets[index].backup.as_mut().filter(|it| it.life == life) else {
+            return;
+        };
+        let Some(running) = &mut backup.running else { return };
+        backup.is_scheduled = false;
+        let actions = match running.handle(std::mem::take(&mut backup.inbox), now) {
+            Ok(actions) => actions,
+            Err(error) => return self.fail(format!("backup {index} has failed: {error}")),
+        };
+        running.check_invariants();
+        backup.is_caught_up |= running.held().appended >= backup.catches_up_at;
+        let due = running.next_tick().max(now + Duration::from_micros(1));
+        self.at(due, SimEvent::TickBackup { target: index, life });
+        for action in actions {
+            self.act_as_backup(index, action);
+        }
+    }
+
+    /// A timer of the backup has ended.
+    pub(crate) fn tick_backup(&mut self, index: usize, life: u64) {
+        let is_it = |it: &&mut BackupProcess| it.life == life && it.running.is_some();
+        let Some(backup) = self.targets[index].backup.as_mut().filter(is_it) else { return };
+        let running = backup.running.as_ref();
+        // An event in between has set another timer.
+        if running.is_some_and(|it| it.next_tick() <= self.now) {
+            self.put_to_backup(index, Event::Tick);
+        }
+    }
+
+    fn act_as_backup(&mut self, index: usize, action: Action) {
+        let synced_by_primary = self.targets[index].synced;
+        let Some(backup) = &mut self.targets[index].backup else { return };
+        let life = backup.life;
+        match action {
+            Action::Append { epoch, lsn, synced, payload } => {
+                let is_planted = self.knobs.plant == Some(PlantedBug::KeepPrimarySynced);
+                let synced = if is_planted { synced_by_primary.max(synced) } else { synced };
+                if let Err(error) = backup.disk.append(epoch, lsn, synced, &payload) {
+                    self.fail(format!("backup {index}, record {lsn}: {error}"));
+                }
+            }
+            Action::Truncate { after } => backup.disk.cut(after),
+            Action::Sync { lsn } => {
+                let is_slow = self.knobs.faults.slowness && self.random.percent(10);
+                let most = if is_slow { SLOW_SYNC_MICROS } else { USUAL_SYNC_MICROS };
+                let pause = self.random.micros(50, 2 * most);
+                let point = backup.disk.begin_sync();
+                self.after(pause, SimEvent::BackupSynced { target: index, life, lsn, point });
+            }
+            Action::Reply { connection, result, .. } => {
+                self.reply_to_primary(index, connection, &result);
+            }
+            Action::Checkpoint { lsn } => {
+                let pause = self.random.micros(500, 30_000);
+                self.after(pause, SimEvent::BackupCheckpointed { target: index, life, lsn });
+            }
+            other => self.fail(format!("backup {index} asks for {other:?}")),
+        }
+    }
+
+    fn backup_in(&mut self, index: usize, life: u64) -> Option<&mut BackupProcess> {
+        let is_it = |it: &&mut BackupProcess| it.life == life && it.running.is_some();
+        self.targets[index].backup.as_mut().filter(is_it)
     }
 
     /// The backup has synced its log up to `lsn`.
     pub(crate) fn backup_synced(&mut self, index: usize, life: u64, lsn: Lsn, point: &SyncPoint) {
         let Some(backup) = self.backup_in(index, life) else { return };
         backup.disk.end_sync(point);
-        backup.is_syncing = false;
-        backup.synced = backup.synced.max(lsn);
-        self.report_progress(index);
-        self.sync_backup(index);
+        self.put_to_backup(index, Event::Synced { lsn });
     }
 
-    /// The backup reports its progress to the primary.
-    fn report_progress(&mut self, index: usize) {
-        if self.targets[index].backup.is_none() {
-            return;
-        }
-        let travel = self.travel();
-        let process = &mut self.targets[index];
-        let life = process.life;
-        let Some(backup) = &mut process.backup else { return };
-        backup.last_report = backup.last_report.max(self.now + travel);
-        let (arrival, appended, synced) = (backup.last_report, backup.appended, backup.synced);
-        self.at(arrival, SimEvent::Progress { target: index, life, appended, synced });
+    /// The backup has made its engine durable up to `lsn`.
+    pub(crate) fn backup_checkpointed(&mut self, index: usize, life: u64, lsn: Lsn) {
+        let Some(backup) = self.backup_in(index, life) else { return };
+        let Some(running) = &mut backup.running else { return };
+        running.engine_mut().checkpoint();
+        backup.disk.trim(lsn);
+        self.put_to_backup(index, Event::Checkpointed { lsn });
     }
 
-    /// The primary gets a report of the backup.
-    pub(crate) fn progress(&mut self, index: usize, life: u64, appended: Lsn, synced: Lsn) {
+    // ---- planted bugs
+
+    fn pretend_progress(&mut self, index: usize, appended: Lsn, synced: Lsn) {
         let process = &mut self.targets[index];
-        if process.life != life || process.running.is_none() {
-            return;
-        }
         let Some(backup) = &process.backup else { return };
         let (member, epoch) = (backup.target, process.epoch);
         let held = LogHeld { epoch, appended, synced, ship_after: appended, is_behind: false };
@@ -216,111 +373,47 @@ impl World {
         self.wake_target(index);
     }
 
+    /// Remembers a record for a planted bug.
+    pub(crate) fn plant_at_append(&mut self, index: usize, lsn: Lsn, payload: &[u8]) {
+        if self.knobs.plant == Some(PlantedBug::StoreAheadOfSafe)
+            && let Some(backup) = &mut self.targets[index].backup
+        {
+            backup.unsynced.push((lsn, payload.to_vec()));
+        }
+    }
+
     /// Implements planted bugs: the primary has synced its log up to `lsn`, and takes that for
     /// safe.
     pub(crate) fn plant_at_sync(&mut self, index: usize, lsn: Lsn) {
         let process = &mut self.targets[index];
-        let life = process.life;
         match self.knobs.plant {
-            Some(PlantedBug::EffectBeforeSafe) => self.progress(index, life, lsn, lsn),
+            Some(PlantedBug::EffectBeforeSafe) => self.pretend_progress(index, lsn, lsn),
             Some(PlantedBug::StoreAheadOfSafe) => {
                 let (Some(backup), Some(running)) = (&mut process.backup, &mut process.running)
                 else {
                     return;
                 };
                 for (lsn, payload) in backup.unsynced.extract_if(.., |(it, _)| *it <= lsn) {
-                    let batch = Batch::from_bytes(&payload).map(|it| it.mutations);
-                    let changes: Mutations = batch
-                        .unwrap_or_default()
-                        .into_iter()
-                        .map(|it| (it.key.0, it.value.map(|value| value.0)))
-                        .collect();
                     // An engine in memory cannot fail.
-                    let _ = running.engine_mut().apply(&changes, lsn);
+                    let _ = running.engine_mut().apply(&changes_of(&payload), lsn);
                 }
             }
             _ => {}
         }
     }
+}
 
-    /// Decides which member goes on after the primary has ended, and checks the two members.
-    /// Returns the last record of the group's log.
-    ///
-    /// After a power loss of the primary alone, the backup takes over, because the primary may have
-    /// lost records that it acknowledged. After a power loss of both, the longest log wins.
-    pub(crate) fn choose_primary(&mut self, index: usize, is_power_loss: bool) -> Lsn {
-        let lose_both = is_power_loss && self.random.percent(30);
-        let is_chosen = is_power_loss || self.random.percent(60);
-        let process = &mut self.targets[index];
-        let (backup, stopped) = (process.backup.take(), process.stopped.take());
-        let (Some(mut backup), Some((engine, records))) = (backup, stopped) else {
-            return Lsn::default();
-        };
-        let last = last_of(&records, &engine);
-        // A member that returned without some records serves only after it has them.
-        let is_serving = backup.appended >= backup.serves_from;
-        if lose_both {
-            backup.disk.power_loss(&mut self.random);
-            let survivors = self.random.index(backup.engine.batches_since_checkpoint() + 1);
-            backup.engine = backup.engine.after_power_loss(survivors);
-        } else if !(is_chosen && is_serving) {
-            process.backup = Some(backup);
-            process.stopped = Some((engine, records));
-            if is_power_loss {
-                let result = self.witness.power_loss(index, last);
-                self.check(result);
-            }
-            return last;
-        }
-        let of_backup = match backup.disk.recover() {
-            Ok(records) => records,
-            Err(error) => {
-                self.fail(format!("backup {index} cannot read its log: {error}"));
-                return last;
-            }
-        };
-        let last_of_backup = last_of(&of_backup, &backup.engine);
-        let is_equal = |record: &Record| {
-            let other = of_backup.iter().find(|it| it.lsn == record.lsn);
-            other.is_none_or(|it| it.payload == record.payload)
-        };
-        let differing = records.iter().find(|it| !is_equal(it)).map(|it| it.lsn);
-        let takes_over = is_serving && (!lose_both || last_of_backup > last);
-        let common = last.min(last_of_backup);
-        let is_ahead = if takes_over {
-            process.epoch = Epoch::new(process.epoch.raw() + 1);
-            let ended = std::mem::replace(&mut process.target, backup.target);
-            let mut disk = std::mem::replace(&mut process.disk, backup.disk);
-            disk.cut(common);
-            process.stopped = Some((backup.engine, of_backup));
-            let is_ahead = applied(&engine) > Some(common);
-            process.backup = Some(Backup::of_log(ended, engine, disk, common));
-            is_ahead
-        } else {
-            let Backup { target, engine: of_backup, disk, .. } = backup;
-            let is_ahead = applied(&of_backup) > Some(common);
-            process.stopped = Some((engine, records));
-            process.backup = Some(Backup::of_log(target, of_backup, disk, last_of_backup));
-            is_ahead
-        };
-        let last = if takes_over { last_of_backup } else { last };
-        if let Some(backup) = &mut process.backup {
-            backup.serves_from = last;
-        }
-        self.trace.note(self.now, || {
-            format!("target {index}: take-over {takes_over}, both lost power {lose_both}, {last}")
-        });
-        let result = match lose_both {
-            true => self.witness.power_loss(index, last),
-            false => self.witness.lose_unheld(index, last),
-        };
-        self.check(result);
-        if let Some(lsn) = differing {
-            self.fail(format!("the members of target {index} have different records {lsn}"));
-        }
-        if is_ahead {
-            self.fail(format!("the store of a member of target {index} is ahead of {common}"));
-        }
-        last
-    }
+fn changes_of(payload: &[u8]) -> Mutations {
+    let batch = skep_format::metadata::Batch::from_bytes(payload).map(|it| it.mutations);
+    let mutations = batch.unwrap_or_default().into_iter();
+    mutations.map(|it| (it.key.0, it.value.map(|value| value.0))).collect()
+}
+
+/// The reply of a backup to a request.
+#[derive(Debug)]
+pub(crate) struct MemberReply {
+    member: TargetId,
+    to: Sender,
+    number: u64,
+    result: Result<LogHeld>,
 }

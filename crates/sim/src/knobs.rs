@@ -59,11 +59,21 @@ pub enum PlantedBug {
     /// A starting target forgets its starts, so that it gives out versions again which a power loss
     /// has reverted.
     ForgetStarts,
+    /// A backup writes the primary's number of the last synced record into its own records.
+    KeepPrimarySynced,
+    /// A member that has lost power takes over before it has caught up.
+    PromoteAfterPowerLoss,
+    /// A backup accepts records of an earlier epoch.
+    AcceptOlderEpoch,
+    /// Storage targets carry out requests of a primary after another member has taken over.
+    ObeyDeposed,
+    /// A starting target forgets the locks that applications hold.
+    ForgetLocks,
 }
 
 impl PlantedBug {
     /// All bugs that can be planted.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 18] = [
         Self::LoseCommitNotices,
         Self::SyncTooSoon,
         Self::ForgetSlots,
@@ -77,11 +87,26 @@ impl PlantedBug {
         Self::AnswerBeforeHeld,
         Self::EffectBeforeSafe,
         Self::StoreAheadOfSafe,
+        Self::KeepPrimarySynced,
+        Self::PromoteAfterPowerLoss,
+        Self::AcceptOlderEpoch,
+        Self::ObeyDeposed,
+        Self::ForgetLocks,
     ];
 
     /// Whether the bug needs targets with backups.
     pub(crate) fn needs_backups(self) -> bool {
-        matches!(self, Self::AnswerBeforeHeld | Self::EffectBeforeSafe | Self::StoreAheadOfSafe)
+        let of_groups = [
+            Self::AnswerBeforeHeld,
+            Self::EffectBeforeSafe,
+            Self::StoreAheadOfSafe,
+            Self::KeepPrimarySynced,
+            Self::PromoteAfterPowerLoss,
+            Self::AcceptOlderEpoch,
+            Self::ObeyDeposed,
+            Self::ForgetLocks,
+        ];
+        of_groups.contains(&self)
     }
 
     /// Returns the bug with this name.

@@ -4,8 +4,9 @@
 //! simulated disks, network, storage targets and clients. One number, the seed, determines sizes,
 //! limits, the workload and every fault. [`run()`] returns the report. `witness` checks each answer
 //! during the run, and `checks` reads the stores at the end of the run. In some
-//! runs each target has a backup that takes over (`backup`). The simulation does not cover
-//! management, and changes of groups and shards in the cluster map.
+//! runs each target has a backup (`backup`), which takes over by a model of management
+//! (`take_over`). The simulation does not cover leases between members, and changes of shards in
+//! the cluster map.
 
 mod backup;
 mod changes;
@@ -22,6 +23,7 @@ mod operation;
 mod random;
 mod run;
 mod storage;
+mod take_over;
 mod target;
 mod trace;
 mod truncations;

@@ -11,7 +11,7 @@
 
 use crate::random::Random;
 use crate::waits::is_of_task;
-use skep_types::{Epoch, Error, ErrorCode, GroupId, Result, RetryClass};
+use skep_types::{Error, ErrorCode, GroupId, Result, RetryClass, TargetId};
 use skep_wire::frame::Header;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -85,6 +85,8 @@ pub(crate) struct Connection {
     pub(crate) is_late: bool,
     /// Whether a request has arrived on the connection.
     pub(crate) has_arrived: bool,
+    /// The target whose process has opened the connection; zero for clients and storage targets.
+    pub(crate) channel: TargetId,
     last_request: Duration,
     last_reply: Duration,
 }
@@ -123,7 +125,6 @@ impl Network {
         self.next += 1;
         header.tag = self.next;
         header.group = group;
-        header.epoch = Epoch::new(1);
         let backoff = FIRST_BACKOFF;
         let call = Call {
             caller,
@@ -140,7 +141,12 @@ impl Network {
     }
 
     /// Returns the open connection between two processes. Creates a connection if necessary.
-    pub(crate) fn connect(&mut self, caller: (Node, u64), callee: (Node, u64)) -> u64 {
+    pub(crate) fn connect(
+        &mut self,
+        caller: (Node, u64),
+        callee: (Node, u64),
+        channel: TargetId,
+    ) -> u64 {
         if let Some(open) = self.links.get(&(caller.0, callee.0)) {
             return *open;
         }
@@ -151,6 +157,7 @@ impl Network {
             is_open: true,
             is_late: false,
             has_arrived: false,
+            channel,
             last_request: Duration::ZERO,
             last_reply: Duration::ZERO,
         };
@@ -221,7 +228,7 @@ impl Network {
             let (node, life) = it.caller;
             let is_caller =
                 node == old.caller.0 && (life == old.caller.1 || matches!(node, Node::Target(_)));
-            is_caller && it.callee.0 == old.callee.0
+            is_caller && it.channel == old.channel && it.callee.0 == old.callee.0
         };
         self.connections.range(number + 1..).any(|(_, it)| it.has_arrived && is_same(it))
     }

@@ -12,6 +12,7 @@ use skep_types::{
 };
 use skep_wire::frame::Header;
 use skep_wire::management::EmptyReply;
+use skep_wire::senders::SenderEpochs;
 use skep_wire::{Request, storage as st};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -27,6 +28,7 @@ pub(crate) struct StorageProcess {
     unanswered_checks: usize,
     /// The newest cluster map that the target has received.
     pub(crate) map: Arc<ClusterMap>,
+    senders: SenderEpochs,
     /// Sessions that had ended at a metadata target when it asked for the size of a chunk file. No
     /// write in these sessions may succeed any more.
     pub(crate) fenced: BTreeSet<SessionId>,
@@ -56,6 +58,7 @@ impl StorageProcess {
             chunks: BTreeMap::new(),
             unanswered_checks: 0,
             map,
+            senders: SenderEpochs::default(),
             fenced: BTreeSet::new(),
             incarnation: 1,
             unsynced: BTreeMap::new(),
@@ -67,7 +70,10 @@ impl StorageProcess {
 
     /// Checks whether the target may serve a request. Requests of metadata targets have the session
     /// 0.
-    fn check(&self, header: &Header) -> Result<()> {
+    fn check(&mut self, header: &Header, plant: Option<PlantedBug>) -> Result<()> {
+        if plant != Some(PlantedBug::ObeyDeposed) {
+            self.senders.check(header, &self.map)?;
+        }
         if self.map.has_removed(NodeId::new((header.session.raw() >> 32) as u32)) {
             return Err(ErrorCode::Evicted.into());
         }
@@ -84,7 +90,7 @@ impl StorageProcess {
         body: &[u8],
         plant: Option<PlantedBug>,
     ) -> Result<Vec<u8>> {
-        self.check(header)?;
+        self.check(header, plant)?;
         match header.message {
             st::WriteChunk::ID => {
                 let write = decode::<st::WriteChunk>(body)?;

@@ -1,7 +1,7 @@
 //! The process of a metadata target: the real state machine, with a simulated log disk and an
 //! engine in memory.
 
-use crate::backup::Backup;
+use crate::backup::BackupProcess;
 use crate::disk::{LogDisk, SyncPoint};
 use crate::knobs::{Knobs, PlantedBug, SLOW_SYNC_MICROS, USUAL_SYNC_MICROS};
 use crate::network::{Node, Purpose};
@@ -13,7 +13,9 @@ use skep_metadata::engine::memory::MemoryEngine;
 use skep_metadata::limits::SYNC_INTERVAL;
 use skep_metadata::target::{Action, Event, MetadataTarget, Start};
 use skep_types::codec::Codec;
-use skep_types::{ClusterId, ClusterMap, Epoch, GroupId, Lsn, Result, SessionId, TargetId};
+use skep_types::{
+    ClusterId, ClusterMap, Epoch, GroupId, Lsn, MapVersion, Result, SessionId, TargetId,
+};
 use skep_wire::Request;
 use skep_wire::frame::Header;
 use skep_wire::management::EmptyReply;
@@ -34,9 +36,19 @@ pub(crate) struct TargetProcess {
     pub(crate) running: Option<MetadataTarget<MemoryEngine>>,
     /// The target that is the primary of the group now.
     pub(crate) target: TargetId,
-    /// Epoch of the group.
+    /// Epoch of the group, by the map of the process.
     pub(crate) epoch: Epoch,
-    pub(crate) backup: Option<Backup>,
+    /// Version of the cluster map that the target's replies name.
+    pub(crate) fence: MapVersion,
+    pub(crate) backup: Option<BackupProcess>,
+    /// Last synced record, if the next start takes over the memory of a backup. `None` means that
+    /// the next start reads its log.
+    pub(crate) resumes_at: Option<Lsn>,
+    /// Last record that the target has synced, for a planted bug.
+    pub(crate) synced: Lsn,
+    /// The last record of the group's log, and the new epoch, whenever a member went on without
+    /// records that the other one may still have.
+    pub(crate) ends: Vec<(Lsn, Epoch)>,
     pub(crate) stopped: Option<StoppedState>,
     pub(crate) disk: LogDisk,
     pub(crate) inbox: Vec<Event>,
@@ -56,7 +68,13 @@ impl TargetProcess {
             running: None,
             target: owner.target,
             epoch: Epoch::new(1),
-            backup: knobs.has_backups.then(|| Backup::new(backup_of(knobs, index), knobs, cluster)),
+            fence: MapVersion::default(),
+            backup: knobs
+                .has_backups
+                .then(|| BackupProcess::new(backup_of(knobs, index), knobs, cluster)),
+            resumes_at: None,
+            synced: Lsn::default(),
+            ends: Vec::new(),
             stopped: Some((MemoryEngine::default(), Vec::new())),
             disk: LogDisk::new(owner, knobs.segment_bytes),
             inbox: Vec::new(),
@@ -82,8 +100,8 @@ impl World {
         let start = Start {
             group: GroupId::new(index as u32 + 1),
             target: self.targets[index].target,
-            epoch: self.targets[index].epoch,
-            synced: None,
+            epoch: Epoch::default(),
+            synced: self.targets[index].resumes_at,
             policy: self.knobs.policy,
             limits: self.knobs.limits.clone(),
             map: Arc::clone(&self.map),
@@ -93,24 +111,28 @@ impl World {
         let plant = self.knobs.plant;
         let process = &mut self.targets[index];
         let Some((mut engine, mut records)) = process.stopped.take() else { return };
+        process.resumes_at = None;
+        let epoch = records.last().map(|it| it.epoch).unwrap_or_default();
+        let start = Start { epoch, ..start };
         let forgotten = match plant {
             Some(PlantedBug::ForgetSlots) => Key::slots_of(SessionId::default())[..2].to_vec(),
             Some(PlantedBug::ForgetTruncations) => Key::truncations(),
             Some(PlantedBug::ReuseNumbers) => Key::NumbersReserved.to_bytes(),
             Some(PlantedBug::ForgetStarts) => Key::starts(),
+            Some(PlantedBug::ForgetLocks) => Key::all_file_locks(),
             _ => Vec::new(),
         };
         if !forgotten.is_empty() {
             forget(&mut engine, &mut records, &forgotten);
         }
-        let logged = if process.backup.is_some() { records.clone() } else { Vec::new() };
         match MetadataTarget::open(engine, records, start) {
             Ok(target) => {
                 process.running = Some(target);
                 process.life += 1;
+                process.fence = MapVersion::default();
                 process.inbox.clear();
                 process.is_scheduled = false;
-                self.connect_backup(index, &logged);
+                self.note_epoch(index);
                 self.report_free_space(index);
             }
             Err(error) => self.fail(format!("target {index} does not start: {error}")),
@@ -153,8 +175,15 @@ impl World {
     pub(crate) fn deliver_map(&mut self, target: usize, map: Arc<ClusterMap>) {
         if self.targets[target].running.is_some() {
             self.targets[target].inbox.push(Event::Map(map));
+            self.note_epoch(target);
             self.wake_target(target);
         }
+    }
+
+    /// Notes the epoch that the requests of a target name from now on.
+    fn note_epoch(&mut self, target: usize) {
+        let group = self.map.group(GroupId::new(target as u32 + 1));
+        self.targets[target].epoch = group.map(|it| it.epoch).unwrap_or_default();
     }
 
     pub(crate) fn wake_target(&mut self, target: usize) {
@@ -181,6 +210,7 @@ impl World {
         }
         process.disk.end_sync(point);
         process.unsynced.retain(|(record, _)| *record > lsn);
+        process.synced = lsn;
         if self.knobs.plant != Some(PlantedBug::SyncTooSoon) {
             process.inbox.push(Event::Synced { lsn });
         }
@@ -220,6 +250,7 @@ impl World {
             return self.fail(format!("target {index} cannot carry out a decision"));
         }
         process.ticks += 1;
+        process.fence = running.fence();
         let (ticks, due) = (process.ticks, running.next_tick().max(now + Duration::from_micros(1)));
         self.at(due, SimEvent::Tick { target: index, ticks });
         // The process may be killed at any moment, also between two actions of a batch.
@@ -248,7 +279,7 @@ impl World {
                     return self.fail(format!("target {index}, record {lsn}: {error}"));
                 }
                 process.unsynced.push((lsn, self.now));
-                self.ship(index, lsn, &payload);
+                self.plant_at_append(index, lsn, &payload);
                 self.note_truncations(index, lsn, &payload);
                 let (storages, targets) = (&self.storages, self.targets.len());
                 let size = |record: &_| Self::chunk_size(storages, targets, record);
@@ -294,8 +325,7 @@ impl World {
                 let node = Node::Target(index);
                 self.call(node, request.group, header, request.body, Purpose::Target(call));
             }
-            // The simulated backup gets the records from `ship`.
-            Action::SendToMember(_) => {}
+            Action::SendToMember(request) => self.send_to_member(index, &request),
             Action::Truncate { after } => {
                 self.fail(format!("primary {index} removes records after {after}"));
             }

@@ -2,6 +2,7 @@
 //! runs of the same seed must have the same hash.
 
 use crate::world::SimEvent;
+use skep_metadata::shipping::MemberMessage;
 use std::time::Duration;
 
 /// The hash over all events of a run.
@@ -74,6 +75,19 @@ fn describe(event: &SimEvent) -> String {
         }
         SimEvent::BackupSynced { target, life, lsn, .. } => {
             format!("backup {target} life {life} synced up to {lsn}")
+        }
+        SimEvent::ToMember { target, from, request } => {
+            let member = request.member;
+            match &request.message {
+                MemberMessage::Ship(ship) => format!(
+                    "target {target}: {from:?} ships {} records from {} to {member}, {} after {}",
+                    ship.records.len(),
+                    ship.first,
+                    ship.epoch,
+                    ship.previous_epoch
+                ),
+                MemberMessage::AwaitSync(wait) => format!("target {target}: {member}, {wait:?}"),
+            }
         }
         other => format!("{other:?}"),
     }

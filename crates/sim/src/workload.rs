@@ -498,6 +498,8 @@ impl World {
         let which = self.random.below(9);
         let target = self.random.index(self.targets.len());
         match which {
+            0 if faults.kills && self.picks_backup() => self.end_backup(target, false),
+            1 if faults.power_losses && self.picks_backup() => self.end_backup(target, true),
             0 if faults.kills => self.end_target(target, false),
             1 if faults.power_losses => self.end_target(target, true),
             2 if faults.power_losses => {
@@ -537,6 +539,11 @@ impl World {
             }
             _ => {}
         }
+    }
+
+    /// Whether a fault hits the backup of a group, and not its primary.
+    fn picks_backup(&mut self) -> bool {
+        self.knobs.has_backups && self.random.percent(40)
     }
 
     /// An administrator evicts a running client, whose connections to targets usually break at the

@@ -1,7 +1,7 @@
 //! The world of a run: the simulated time, the queue of future events, and the processes. Only
 //! events of the queue advance the time or draw random numbers.
 
-use crate::backup::ShippedRecord;
+use crate::backup::{MemberReply, Sender};
 use crate::client::ClientProcess;
 use crate::knobs::Knobs;
 use crate::network::{Network, Node, Purpose, closes, is_final, timed_out};
@@ -11,6 +11,7 @@ use crate::target::TargetProcess;
 use crate::trace::Trace;
 use crate::truncations::LoggedTruncations;
 use crate::witness::Witness;
+use skep_metadata::shipping::MemberRequest;
 use skep_types::map::{
     Capacity, CapacityPool, Consistency, Policy, Reachability, ShardRange, UserPatterns,
 };
@@ -60,24 +61,42 @@ pub(crate) enum SimEvent {
         lsn: Lsn,
         point: crate::disk::SyncPoint,
     },
-    /// A backup receives a record of its primary.
-    Ship {
+    /// A request of a primary arrives at the other member of its group.
+    ToMember {
+        target: usize,
+        from: Sender,
+        request: MemberRequest,
+    },
+    /// A reply arrives at a primary.
+    FromMember {
+        target: usize,
+        reply: MemberReply,
+    },
+    StartBackup {
+        target: usize,
+    },
+    RunBackup {
         target: usize,
         life: u64,
-        record: ShippedRecord,
+    },
+    TickBackup {
+        target: usize,
+        life: u64,
+    },
+    /// A backup receives the newest map.
+    MapOfBackup {
+        target: usize,
+    },
+    BackupCheckpointed {
+        target: usize,
+        life: u64,
+        lsn: Lsn,
     },
     BackupSynced {
         target: usize,
         life: u64,
         lsn: Lsn,
         point: crate::disk::SyncPoint,
-    },
-    /// A primary receives a report of its backup.
-    Progress {
-        target: usize,
-        life: u64,
-        appended: Lsn,
-        synced: Lsn,
     },
     Checkpointed {
         target: usize,
@@ -138,6 +157,8 @@ pub(crate) struct World {
     pub(crate) now: Duration,
     queue: BTreeMap<(Duration, u64), SimEvent>,
     next_event: u64,
+    /// Number of the newest process of a backup, or of the newest request to one.
+    last_life: u64,
     pub(crate) map: Arc<ClusterMap>,
     pub(crate) network: Network,
     pub(crate) targets: Vec<TargetProcess>,
@@ -171,6 +192,7 @@ impl World {
             now: Duration::ZERO,
             queue: BTreeMap::new(),
             next_event: 0,
+            last_life: 0,
             network,
             targets: (0..knobs.targets)
                 .map(|it| TargetProcess::new(it, &knobs, map.cluster))
@@ -192,6 +214,7 @@ impl World {
         };
         for target in 0..world.targets.len() {
             world.start_target(target);
+            world.start_backup(target);
         }
         for client in 0..world.clients.len() {
             world.start_client(client);
@@ -261,12 +284,19 @@ impl World {
             SimEvent::Synced { target, life, lsn, point } => {
                 self.synced(target, life, lsn, &point);
             }
-            SimEvent::Ship { target, life, record } => self.receive_record(target, life, &record),
+            SimEvent::ToMember { target, from, request } => {
+                self.receive_from_primary(target, from, &request);
+            }
+            SimEvent::FromMember { target, reply } => self.receive_from_member(target, reply),
+            SimEvent::StartBackup { target } => self.start_backup(target),
+            SimEvent::RunBackup { target, life } => self.run_backup(target, life),
+            SimEvent::TickBackup { target, life } => self.tick_backup(target, life),
+            SimEvent::MapOfBackup { target } => self.deliver_map_to_backup(target),
+            SimEvent::BackupCheckpointed { target, life, lsn } => {
+                self.backup_checkpointed(target, life, lsn);
+            }
             SimEvent::BackupSynced { target, life, lsn, point } => {
                 self.backup_synced(target, life, lsn, &point);
-            }
-            SimEvent::Progress { target, life, appended, synced } => {
-                self.progress(target, life, appended, synced);
             }
             SimEvent::Checkpointed { target, life, lsn } => self.checkpointed(target, life, lsn),
             SimEvent::Restart { node: Node::Target(target) } => self.start_target(target),
@@ -315,7 +345,7 @@ impl World {
     }
 
     /// Publishes a new cluster map. Each server receives it after its own delay.
-    fn publish(&mut self, mut map: ClusterMap) {
+    pub(crate) fn publish(&mut self, mut map: ClusterMap) {
         map.version = MapVersion::new(map.version.raw() + 1);
         self.map = Arc::new(map);
         let targets = (0..self.targets.len()).map(Node::Target);
@@ -328,6 +358,18 @@ impl World {
             };
             self.after(pause, SimEvent::Map { node });
         }
+        for target in (0..self.targets.len()).filter(|_| self.knobs.has_backups).collect::<Vec<_>>()
+        {
+            let most = if self.random.percent(90) { 5_000 } else { 1_000_000 };
+            let pause = self.random.micros(50, most);
+            self.after(pause, SimEvent::MapOfBackup { target });
+        }
+    }
+
+    /// Returns a number that no process of a backup and no request to one has had before.
+    pub(crate) fn new_life(&mut self) -> u64 {
+        self.last_life += 1;
+        self.last_life
     }
 
     fn receive_map(&mut self, node: Node) {
@@ -374,15 +416,13 @@ impl World {
         purpose: Purpose,
     ) -> u64 {
         let life = self.life(caller);
-        // Each target is alone in its group. The groups have the numbers of the targets.
+        // The groups have the numbers of their first targets.
         let sender = match caller {
             Node::Target(index) => index + 1,
             Node::Storage(index) => self.targets.len() + index + 1,
             Node::Client(_) => 0,
         };
-        let sender_epoch = Epoch::new(u64::from(sender > 0));
-        let sender_group = GroupId::new(sender as u32);
-        let header = Header { sender_group, sender_epoch, ..header };
+        let header = Header { sender_group: GroupId::new(sender as u32), ..header };
         let tag = self.network.new_call((caller, life), group, header, body, purpose);
         self.send(tag);
         tag
@@ -399,13 +439,36 @@ impl World {
         if !is_running || is_partitioned {
             return self.send_again(tag);
         }
-        let connection = self.network.connect(call.caller, (callee, life));
+        let channel = match call.caller.0 {
+            Node::Target(index) => self.targets[index].target,
+            Node::Storage(_) | Node::Client(_) => TargetId::default(),
+        };
+        let connection = self.network.connect(call.caller, (callee, life), channel);
         if let Some(call) = self.network.calls.get_mut(&tag) {
             call.connection = Some(connection);
         }
         let arrival = self.network.arrival(&mut self.random, connection, false, self.now);
-        let (header, body) = (call.header, call.body);
+        let (header, body) = (self.addressed(&call.header, call.caller.0), call.body);
         self.at(arrival, SimEvent::Deliver { connection, header, body, was_late: false });
+    }
+
+    /// Returns the header with the epochs, and the lowest map version, that the caller has now.
+    fn addressed(&self, header: &Header, caller: Node) -> Header {
+        let epoch_of = |group| self.map.group(group).map(|it| it.epoch).unwrap_or_default();
+        let sender_epoch = match caller {
+            Node::Target(index) => self.targets[index].epoch,
+            Node::Storage(_) => epoch_of(header.sender_group),
+            Node::Client(_) => Epoch::default(),
+        };
+        // The replies of metadata targets have named these versions to the clients.
+        let fences = self.targets.iter().map(|it| it.fence);
+        let is_for_storage = header.group.raw() as usize > self.targets.len();
+        let lowest_map = match caller {
+            Node::Client(_) if is_for_storage => fences.max().unwrap_or_default(),
+            _ => header.lowest_map,
+        };
+        let epoch = epoch_of(header.group);
+        Header { epoch, sender_epoch, lowest_map, ..header.clone() }
     }
 
     fn send_again(&mut self, tag: u64) {
@@ -450,11 +513,29 @@ impl World {
                 self.check_truncation(caller, storage, &header, &body);
                 let result = self.storages[storage].serve(&header, &body, self.knobs.plant);
                 if result.is_ok() {
+                    self.check_sender(number, storage, &header);
                     self.check_fence(caller, storage, &header);
                 }
                 self.reply(number, header.tag, result);
             }
             _ => {}
+        }
+    }
+
+    /// Checks that a storage target serves no request of a primary that its own map names as
+    /// deposed.
+    fn check_sender(&mut self, connection: u64, storage: usize, header: &Header) {
+        let Some(connection) = self.network.connections.get(&connection) else { return };
+        let group = self.storages[storage].map.group(header.sender_group);
+        if let (Node::Target(_), Some(group)) = (connection.caller.0, group)
+            && group.primary != connection.channel
+            && header.sender_epoch <= group.epoch
+        {
+            let what = format!(
+                "storage {storage} carried out a request of target {}, deposed by {group:?}",
+                connection.channel
+            );
+            self.fail(what);
         }
     }
 

@@ -77,6 +77,11 @@ fn planted_bugs_are_found() {
             &["as durable and lost", "depends on records lost", "before both members synced"],
         ),
         (PlantedBug::StoreAheadOfSafe, &["is ahead of"]),
+        (PlantedBug::KeepPrimarySynced, &["cannot read its log"]),
+        (PlantedBug::PromoteAfterPowerLoss, &["lost by a take-over"]),
+        (PlantedBug::AcceptOlderEpoch, &["different records", "is ahead of", "by a take-over"]),
+        (PlantedBug::ObeyDeposed, &["deposed by"]),
+        (PlantedBug::ForgetLocks, &["has locked"]),
         (PlantedBug::ForgetStarts, &["follows version", "of a file", "is CachedState"]),
     ];
     for (plant, fragments) in planted {
@@ -86,7 +91,7 @@ fn planted_bugs_are_found() {
         };
         let mut all = Vec::new();
         // Bugs that need several faults at once take more seeds.
-        for seeds in [1..61, 61..401, 401..1201] {
+        for seeds in [1..61, 61..401, 401..2001] {
             all.extend(failures(reports(seeds, Some(plant))));
             if all.iter().any(is_expected) {
                 break;

@@ -200,6 +200,11 @@ impl<E: Engine> Backup<E> {
         self.records.last()
     }
 
+    /// Returns the last synced record, whether compared or not.
+    pub fn synced(&self) -> Lsn {
+        self.sync.synced()
+    }
+
     /// Returns the progress that the backup reports.
     pub fn held(&self) -> LogHeld {
         LogHeld {

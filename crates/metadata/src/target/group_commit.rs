@@ -97,7 +97,8 @@ impl<E: Engine> MetadataTarget<E> {
         actions
     }
 
-    pub(super) fn last_logged(&self) -> Lsn {
+    /// Returns the last record of the log.
+    pub fn last_logged(&self) -> Lsn {
         self.gates.last_logged()
     }
 

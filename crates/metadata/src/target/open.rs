@@ -17,7 +17,7 @@ use crate::tx::shared::Shared;
 use crate::tx::table::Table;
 use skep_format::log::Record;
 use skep_format::metadata::Key;
-use skep_types::{Error, ErrorCode, Lsn, MapVersion, Result};
+use skep_types::{Epoch, Error, ErrorCode, Lsn, MapVersion, Result};
 use skep_wire::senders::SenderEpochs;
 
 impl<E: Engine> MetadataTarget<E> {
@@ -61,6 +61,7 @@ impl<E: Engine> MetadataTarget<E> {
             released: stored,
             senders: SenderEpochs::default(),
         };
+        target.fence_former_primary(start.map.version);
         target.load_unsafe(last);
         target.load_sessions()?;
         target.load_truncations()?;
@@ -70,6 +71,15 @@ impl<E: Engine> MetadataTarget<E> {
         target.load_starts()?;
         target.set_map(start.map)?;
         Ok(target)
+    }
+
+    /// Makes each reply name the map version in which this target is the primary. A client that got
+    /// a reply then sends this version to storage targets, which refuse the requests of the former
+    /// primary from then on.
+    fn fence_former_primary(&mut self, version: MapVersion) {
+        if self.shared.primary_since > Epoch::new(1) {
+            self.raise_fence(version);
+        }
     }
 
     /// Follows the changes of records that other members have not confirmed yet, as if they were
