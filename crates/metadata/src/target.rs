@@ -216,7 +216,7 @@ impl<E: Engine> MetadataTarget<E> {
             self.shipper.begin_epoch(group.epoch);
         }
         let others = other_serving(&map, self.shared.group, self.target);
-        self.shipper.set_members(&others, group.members.len() > 1);
+        self.shipper.set_members(&others);
         self.gates.set_others(others);
         self.release_gated()?;
         self.shared.set_map(map);

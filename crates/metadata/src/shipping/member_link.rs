@@ -6,7 +6,8 @@
 //! # Comparison
 //! At the beginning of an epoch, and after each loss, the primary does not know where the member's
 //! log agrees with its own. Then one request at a time is under way, until the member confirms that
-//! it has the record before the request's first one. From then on several are under way.
+//! it has the record before the request's first one. From then on several are under way. A member
+//! that has restarted must be compared again, since its process forgets how far it had compared.
 
 use super::record_window::{RecordWindow, record_bytes};
 use super::{MemberMessage, Progress, following, preceding};
@@ -37,6 +38,15 @@ struct UnderWay {
     bytes: usize,
 }
 
+/// An `AwaitLogSync` without a reply.
+#[derive(Debug)]
+struct SyncQuestion {
+    number: u64,
+    sent: Duration,
+    /// Last record that the member had confirmed when the primary sent the request.
+    appended: Lsn,
+}
+
 /// The primary's link to one other member.
 #[derive(Debug)]
 pub(super) struct MemberLink {
@@ -46,8 +56,7 @@ pub(super) struct MemberLink {
     /// Next record to ship.
     next: Lsn,
     under_way: Vec<UnderWay>,
-    /// Number and time of the `AwaitLogSync` under way.
-    awaiting: Option<(u64, Duration)>,
+    awaiting: Option<SyncQuestion>,
     /// Replies to requests with lower numbers do not change `next`.
     resumed_at: u64,
     /// Time of the last reply to a `ShipLog`, or of the first request after a time without requests
@@ -90,7 +99,8 @@ impl MemberLink {
         now: Duration,
     ) -> Option<Progress> {
         let ((number, result), (epoch, window)) = (reply, log);
-        let was_awaited = self.awaiting.take_if(|(awaited, _)| *awaited == number).is_some();
+        let awaited = self.awaiting.take_if(|it| it.number == number);
+        let was_awaited = awaited.is_some();
         self.under_way.retain(|it| it.number != number);
         let is_current = was_awaited || number >= self.resumed_at;
         let Some(held) = result.as_ref().ok().filter(|held| held.epoch == epoch) else {
@@ -108,8 +118,17 @@ impl MemberLink {
             appended: held.appended.min(window.last()),
             synced: held.synced.min(held.appended).min(window.last()),
         });
-        if !was_awaited && is_current {
+        if awaited.is_some_and(|it| held.appended < it.appended) {
+            // The process of the member has restarted, and no request under way would make it
+            // compare its records again.
+            self.resume(next_number);
+        } else if !was_awaited && is_current {
             if held.is_behind {
+                if held.ship_after < self.progress.appended {
+                    // The reply is old, or the member has lost records that it had confirmed. Then
+                    // it stays behind until the next epoch, and gets a request now and then.
+                    self.paused_until = now + MEMBER_PAUSE;
+                }
                 self.resume(next_number);
                 // Records before the window are safe, so a serving member has them.
                 let next = following(held.ship_after.max(self.progress.appended));
@@ -145,12 +164,13 @@ impl MemberLink {
             requests.push((*next_number, MemberMessage::Ship(ship)));
             *next_number += 1;
         }
-        self.awaiting.take_if(|(_, sent)| now >= *sent + AWAIT_LOST_AFTER);
+        self.awaiting.take_if(|it| now >= it.sent + AWAIT_LOST_AFTER);
         let has_unsynced = self.progress.synced < preceding(self.next);
         if self.is_compared && self.awaiting.is_none() && has_unsynced {
             let message = AwaitLogSync { epoch: log.epoch, synced: self.progress.synced };
             requests.push((*next_number, MemberMessage::AwaitSync(message)));
-            self.awaiting = Some((*next_number, now));
+            let appended = self.progress.appended;
+            self.awaiting = Some(SyncQuestion { number: *next_number, sent: now, appended });
             *next_number += 1;
         }
         requests
@@ -161,7 +181,7 @@ impl MemberLink {
         let resent = (!self.under_way.is_empty()).then_some(self.replied_at + SHIP_AGAIN_AFTER);
         let is_idle = self.under_way.is_empty() && self.is_compared && self.sent_safe < safe;
         let noticed = is_idle.then_some(self.sent_at + SAFE_NOTICE_PAUSE);
-        let awaited = self.awaiting.map(|(_, sent)| sent + AWAIT_LOST_AFTER);
+        let awaited = self.awaiting.as_ref().map(|it| it.sent + AWAIT_LOST_AFTER);
         let begun = (self.under_way.is_empty() && !self.is_compared).then_some(self.paused_until);
         let due = resent.into_iter().chain(noticed).chain(awaited).chain(begun).min()?;
         Some(due.max(self.paused_until))

@@ -29,15 +29,13 @@ pub(crate) struct Shipper {
     /// The other serving members.
     links: BTreeMap<TargetId, MemberLink>,
     next_number: u64,
-    /// Whether the group has other members, so that records must be kept.
-    keeps_records: bool,
 }
 
 impl Shipper {
     /// Creates the shipper of a primary with these records. All records before the first of them
     /// are safe.
     pub(crate) fn new(epoch: Epoch, window: RecordWindow) -> Self {
-        Self { epoch, window, links: BTreeMap::new(), next_number: 1, keeps_records: true }
+        Self { epoch, window, links: BTreeMap::new(), next_number: 1 }
     }
 
     /// Begins an epoch: forgets the progress of all members.
@@ -47,10 +45,8 @@ impl Shipper {
         self.links.values_mut().for_each(|link| *link = MemberLink::new(last));
     }
 
-    /// Replaces the other serving members. `has_members` is true if the group has any other
-    /// member, also one that does not serve yet.
-    pub(crate) fn set_members(&mut self, serving: &[TargetId], has_members: bool) {
-        self.keeps_records = has_members;
+    /// Replaces the other serving members.
+    pub(crate) fn set_members(&mut self, serving: &[TargetId]) {
         self.links.retain(|member, _| serving.contains(member));
         for member in serving {
             let last = self.window.last();
@@ -58,13 +54,10 @@ impl Shipper {
         }
     }
 
-    /// Adds the record that the primary appends next.
+    /// Adds the record that the primary appends next. A group of one member keeps it too, until
+    /// it is synced: a second member that joins in between needs the record.
     pub(crate) fn append(&mut self, epoch: Epoch, lsn: Lsn, synced: Lsn, payload: &[u8]) {
-        if self.keeps_records {
-            self.window.push(Record { epoch, lsn, synced, payload: payload.to_vec() });
-        } else {
-            self.window.take_up_to(lsn);
-        }
+        self.window.push(Record { epoch, lsn, synced, payload: payload.to_vec() });
     }
 
     /// Drops the records up to `safe`.
@@ -119,8 +112,7 @@ impl Shipper {
     pub(crate) fn check_invariants(&self, safe: Lsn, last: Lsn) {
         assert_eq!(self.window.last(), last, "the kept records end with the last record");
         let before = self.window.before();
-        let is_covered = before <= safe || self.links.is_empty();
-        assert!(is_covered, "records after {safe} are kept, not only those after {before}");
+        assert!(before <= safe, "records after {safe} are kept, not only those after {before}");
         self.links.values().for_each(|link| link.check_invariants(&self.window));
     }
 }

@@ -32,7 +32,7 @@ impl Pair {
         let mut window = RecordWindow::after(Lsn::default());
         log.iter().for_each(|record| window.push(record.clone()));
         let mut shipper = Shipper::new(Epoch::new(4), window);
-        shipper.set_members(&[BACKUP], true);
+        shipper.set_members(&[BACKUP]);
         let of_member = both.chain(extra(of_backup, 2)).collect();
         let member = Member::open(MemoryEngine::default(), of_member, 4, Duration::ZERO);
         Self {
@@ -267,5 +267,34 @@ fn lost_records_are_shipped_again_while_waits_are_answered() {
         |message: &Message| matches!(message, Message::Request(_, MemberMessage::AwaitSync(_)));
     pair.network.retain(|(_, message)| is_wait(message));
     assert_eq!(pair.network.len(), 1, "only the request for the record is lost");
+    pair.settle();
+}
+
+/// A restarted backup compares its records again only when it gets a `ShipLog`.
+/// The primary had nothing to ship, so the backup confirmed the last record never again.
+#[test]
+fn restarted_backup_is_compared_without_new_records() {
+    let mut pair = Pair::begin(0, 0, 0);
+    pair.ship(Duration::ZERO);
+    pair.advance(Duration::ZERO, Duration::ZERO);
+    pair.advance(Duration::ZERO, Duration::ZERO);
+    pair.append();
+    pair.ship(Duration::ZERO);
+    pair.advance(Duration::ZERO, Duration::ZERO);
+    pair.advance(Duration::ZERO, Duration::ZERO);
+    let appended = Lsn::new(1);
+    assert_eq!(pair.known, Progress { appended, synced: Lsn::default() });
+    pair.member.restart(pair.now);
+    pair.settle();
+}
+
+#[test]
+fn joining_member_gets_records_that_the_primary_has_not_synced() {
+    let mut pair = Pair::begin(0, 0, 0);
+    pair.shipper.set_members(&[]);
+    for _ in 0..3 {
+        pair.append();
+    }
+    pair.shipper.set_members(&[BACKUP]);
     pair.settle();
 }
