@@ -92,6 +92,11 @@ impl Pair {
                 }
             }
         }
+        self.send_replies(delay);
+    }
+
+    /// Sends the replies that the backup has made, also those that a timer has made.
+    fn send_replies(&mut self, delay: Duration) {
         let replies = std::mem::take(&mut self.member.replies);
         let replies = replies.into_iter().map(|(number, it)| Message::Reply(number, it));
         self.network.extend(replies.map(|it| (self.now + delay, it)));
@@ -118,6 +123,7 @@ impl Pair {
         self.network = later;
         let due: Vec<(Duration, Message)> = due;
         due.into_iter().for_each(|(_, message)| self.deliver(message, delay));
+        self.send_replies(delay);
     }
 
     /// Lets everything arrive, until the backup has and has stored all records.
