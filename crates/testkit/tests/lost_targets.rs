@@ -34,7 +34,7 @@ fn reads_of_a_target_given_up_as_lost_fail_at_once() {
     cluster.processes("storage").iter().for_each(|process| process.kill());
     let state = |key: &str| {
         let targets = cluster.skep_list(&["target", "list"]);
-        let target = targets.into_iter().find(|it| it["id"].to_string() == id);
+        let target = targets.into_iter().find(|it| it["id"] == storage[1]["id"]);
         target.map(|target| target[key].as_str().expect("a word").to_owned())
     };
     wait_for("the target is down", PATIENCE, || {
@@ -80,7 +80,7 @@ fn reads_of_a_target_given_up_as_lost_fail_at_once() {
     });
 
     // The directory comes back: the target refuses all requests for it, and health says so.
-    files::rename(&directory.with_extension("gone"), directory);
+    files::rename(directory.with_extension("gone"), directory);
     cluster.processes("storage").iter().for_each(|process| process.kill());
     let health = wait_for("the directory is reported", PATIENCE, || {
         let health = cluster.try_skep(&["health", "check"]);

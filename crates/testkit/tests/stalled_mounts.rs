@@ -64,9 +64,9 @@ fn mount_that_waits_for_a_target_is_reported_until_it_goes_on() {
     let scratch = Scratch::new();
     let history = scratch.join("outages");
     let watch = Watch::start(cluster.data(), &history);
-    let target = cluster.entry_info(&file).first_component().targets()[0].to_string();
+    let target = cluster.entry_info(&file).first_component().targets()[0];
     let targets = cluster.skep_list(&["target", "list"]);
-    let target = targets.iter().find(|it| it["id"].to_string() == target).expect("its target");
+    let target = targets.iter().find(|it| it["id"] == target).expect("its target");
     let directory = Path::new(target["path"].as_str().expect("a path"));
     let away = directory.with_extension("away");
     files::rename(directory, &away);

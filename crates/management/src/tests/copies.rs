@@ -91,8 +91,13 @@ fn heartbeat_with_a_wild_number_is_refused() {
         let known = MapVersion::new(u64::MAX - (left_starts << 40));
         let wild = [(known, NodeId::default()), (before, NodeId::new(u32::MAX - 1))];
         for (known, newest_node) in wild {
-            let heartbeat =
-                Heartbeat { node: registered.node, known, newest_node, targets: Vec::new() };
+            let heartbeat = Heartbeat {
+                node: registered.node,
+                known,
+                newest_node,
+                targets: Vec::new(),
+                waits: Vec::new(),
+            };
             let refused = admin.call_once(&heartbeat, Duration::from_secs(10)).await.unwrap_err();
             assert_eq!(refused.code(), ErrorCode::LimitReached, "{refused}");
             assert!(refused.to_string().contains("may report at most"), "{refused}");
