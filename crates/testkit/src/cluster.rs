@@ -282,10 +282,10 @@ impl Cluster {
         let mut command = Command::new(program());
         command.arg("fsck").arg(&self.data).args(["--output", "json"]);
         // The check does not follow symbolic links: the tests put some services on other disks.
-        let entries = fs::read_dir(&self.data).expect("the directory of the cluster");
+        let entries = std::fs::read_dir(&self.data).expect("the directory of the cluster");
         let paths = entries.map(|entry| entry.expect("an entry").path());
         command.args(paths.filter(|path| path.is_symlink()).map(|path| {
-            fs::canonicalize(&path).expect("the link leads to the directory of a service")
+            path.canonicalize().expect("the link leads to the directory of a service")
         }));
         let checked = finish(&mut command, PATIENCE);
         let report = serde_json::from_str::<serde_json::Value>(&checked.stdout);
