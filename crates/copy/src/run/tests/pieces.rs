@@ -1,6 +1,7 @@
 //! Tests of large files, which are copied in pieces and continued.
 
 use super::*;
+use crate::partial::Partial;
 use crate::plan::{LARGE, PIECE, list_head};
 use crate::version::version_of;
 
@@ -23,8 +24,7 @@ fn large_file_continues_at_its_missing_pieces() {
     copy.set_permissions(fs::Permissions::from_mode(0o600)).unwrap();
     let version = version_of(&source.metadata().unwrap());
     let head = list_head(OsStr::new("large"), version, copy.metadata().unwrap().ino());
-    // The last line is a part of the line for piece 12: it must not become piece 1.
-    let text = [&head[..], b"0\n1"].concat();
+    let text = [&head[..], b"0\n"].concat();
     write_private(&site.copy("").join(&list), &text);
     let resume = Options { resume: true, verify: false, ..OPTIONS };
     let read = |at: u64, len: usize| {
@@ -128,4 +128,22 @@ fn large_file_in_use_by_another_run_is_left_alone() {
     let [problem] = outcome.problems.as_slice() else { panic!("{outcome:?}") };
     assert!(problem.problem.contains("another run copies this file"), "{problem:?}");
     assert_eq!(site.copied_names().len(), 2);
+}
+
+#[test]
+fn part_of_a_line_never_becomes_another_piece() {
+    let site = Site::new();
+    let source = large_source(&site);
+    plant_incomplete(&site, &source);
+    let version = version_of(&source.metadata().unwrap());
+    let (partial, list) = partial_names(OsStr::new("large"));
+    let inode = fs::metadata(site.copy("").join(partial)).unwrap().ino();
+    let head = list_head(OsStr::new("large"), version, inode);
+    // A run was killed while it wrote the line "12".
+    write_private(&site.copy("").join(list), &[&head[..], b"0\n1"].concat());
+    let parent = File::open(site.copy("")).unwrap();
+    for _ in 0..2 {
+        let open = Partial::open(&parent, OsStr::new("large"), version, true).unwrap();
+        assert_eq!(open.finished, [true, false, false]);
+    }
 }
