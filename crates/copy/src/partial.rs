@@ -105,18 +105,31 @@ fn is_private(metadata: &Metadata) -> bool {
         && metadata.mode() & 0o077 == 0
 }
 
-/// Opens or creates the list, and locks it.
+/// Opens or creates the list, and locks it. A list that other users may have written is replaced.
 fn open_list(parent: &File, name: &OsStr) -> Result<File, Failure> {
     let failed = || Failure::of("open the list of finished pieces");
-    let flags = OFlags::RDWR | OFlags::APPEND | OFlags::CREATE | OFlags::NOFOLLOW;
-    let flags = flags | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let list = openat(parent, name, flags, Mode::RUSR | Mode::WUSR);
-    let list = File::from(list.map_err(failed())?);
-    let metadata = list.metadata().map_err(Failure::of("read the attributes of the list"))?;
-    if !is_private(&metadata) {
-        let reason = format!("other users may have written {}; remove it", name.display());
-        return Err(Failure::because("open the list of finished pieces", reason));
-    }
+    let flags = OFlags::RDWR | OFlags::APPEND | OFlags::NOFOLLOW | OFlags::NONBLOCK;
+    let flags = flags | OFlags::CLOEXEC;
+    let old = match openat(parent, name, flags, Mode::empty()) {
+        Ok(list) => Some(File::from(list)),
+        Err(Errno::NOENT | Errno::LOOP | Errno::NXIO) => None,
+        Err(error) => return Err(failed()(error)),
+    };
+    let attributes =
+        |list: &File| list.metadata().map_err(Failure::of("read the attributes of the list"));
+    let list = match old {
+        Some(list) if is_private(&attributes(&list)?) => list,
+        _ => {
+            match unlinkat(parent, name, AtFlags::empty()) {
+                Ok(()) | Err(Errno::NOENT) => {}
+                Err(error) => return Err(Failure::of("remove the old list of pieces")(error)),
+            }
+            // `O_EXCL`: the list is new, also if its file system shows another owner or mode.
+            let flags = flags | OFlags::CREATE | OFlags::EXCL;
+            let list = openat(parent, name, flags, Mode::RUSR | Mode::WUSR);
+            File::from(list.map_err(failed())?)
+        }
+    };
     match flock(&list, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) | Err(Errno::NOSYS | Errno::OPNOTSUPP | Errno::NOLCK) => {}
         Err(Errno::WOULDBLOCK) => return Err(is_in_use()),
@@ -124,7 +137,7 @@ fn open_list(parent: &File, name: &OsStr) -> Result<File, Failure> {
     }
     // The run that had the lock may have completed the copy and removed the list.
     match Seen::open(parent, name)? {
-        Some(seen) if seen.identity() == Identity::of(&metadata) => Ok(list),
+        Some(seen) if seen.identity() == Identity::of(&attributes(&list)?) => Ok(list),
         _ => Err(is_in_use()),
     }
 }

@@ -14,6 +14,7 @@ use rustix::fs::{FileType, FlockOperation, flock};
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use skep_types::{Error, ErrorCode, Result};
+use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::os::unix::ffi::OsStringExt;
@@ -63,9 +64,7 @@ pub fn copy(pairs: &[Pair], options: &Options, report: &dyn Fn(&Progress)) -> Re
     let begin = Instant::now();
     raise_descriptor_limit();
     let context = Arc::new(Context::new(options));
-    for (source, destination) in pairs.iter().flat_map(|a| pairs.iter().map(move |b| (a, b))) {
-        refuse_inside(&source.source, &destination.destination)?;
-    }
+    refuse_inside(pairs)?;
     let mut tops = Vec::new();
     for (number, pair) in pairs.iter().enumerate() {
         tops.push(top(&context, number, pair)?);
@@ -115,26 +114,50 @@ fn raise_descriptor_limit() {
     }
 }
 
-/// Refuses a copy into its own source, which would never end.
-fn refuse_inside(source: &Path, destination: &Path) -> Result<()> {
-    let named = |error: std::io::Error| {
-        Error::from(error).within(format!("cannot copy {}", source.display()))
+/// Refuses a copy into one of its sources, which would never end.
+fn refuse_inside(pairs: &[Pair]) -> Result<()> {
+    let named = |path: &Path, error: std::io::Error| {
+        Error::from(error).within(format!("cannot copy {}", path.display()))
     };
-    if source.symlink_metadata().map_err(named)?.is_symlink() {
-        return Ok(());
+    let mut sources = HashMap::new();
+    for Pair { source, .. } in pairs {
+        let metadata = source.symlink_metadata().map_err(|error| named(source, error))?;
+        // A link is copied as a link, so its target is not walked.
+        if !metadata.is_symlink() {
+            let real = source.canonicalize().map_err(|error| named(source, error))?;
+            sources.insert(real, source);
+        }
     }
-    let real = source.canonicalize().map_err(named)?;
-    let mut existing = std::path::absolute(destination).map_err(named)?;
-    while !existing.exists() && existing.pop() {}
-    if !existing.canonicalize().map_err(named)?.starts_with(&real) {
-        return Ok(());
+    for Pair { destination, .. } in pairs {
+        let absolute = std::path::absolute(destination);
+        let mut existing = absolute.map_err(|error| named(destination, error))?;
+        while !existing.exists() && existing.pop() {}
+        let existing = existing.canonicalize().map_err(|error| named(destination, error))?;
+        if let Some(source) = existing.ancestors().find_map(|it| sources.get(it)) {
+            let what = format!(
+                "cannot copy {} to {}: the destination is the source or in it; \
+                 name a destination outside",
+                source.display(),
+                destination.display()
+            );
+            return Err(Error::new(ErrorCode::InvalidArgument, what));
+        }
     }
-    let what = format!(
-        "cannot copy {} to {}: the destination is the source or in it; name a destination outside",
-        source.display(),
-        destination.display()
-    );
-    Err(Error::new(ErrorCode::InvalidArgument, what))
+    Ok(())
+}
+
+/// Creates the missing directories of a path, and syncs them.
+fn create_directories(path: &Path, sync: bool) -> std::io::Result<()> {
+    let missing: Vec<_> = path.ancestors().take_while(|it| !it.exists()).collect();
+    std::fs::create_dir_all(path)?;
+    for created in missing.iter().filter(|_| sync) {
+        // The entry of a new directory is in its parent.
+        if let Some(parent) = created.parent() {
+            let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
+            File::open(parent)?.sync_all()?;
+        }
+    }
+    Ok(())
 }
 
 /// Splits a path into its directory and its name there. A path without a name, such as `/` or `..`,
@@ -166,7 +189,7 @@ fn top(context: &Arc<Context>, number: usize, pair: &Pair) -> Result<Top> {
     })?;
     let is_dry_run = context.options.is_dry_run;
     if !is_dry_run && !copy_parent.as_os_str().is_empty() {
-        std::fs::create_dir_all(&copy_parent).map_err(|error| {
+        create_directories(&copy_parent, context.options.sync).map_err(|error| {
             let what = format!("cannot create the directory {}", copy_parent.display());
             Error::from(error).within(what)
         })?;

@@ -35,9 +35,10 @@ pub(crate) fn copy(
         created.map_err(Failure::of("create the FIFO, socket or device"))?;
     }
     let copy = temporary.open()?;
+    // A second name would be an entry of another user: a new entry has one name.
     let is_ours = copy.kind() == kind
         && copy.metadata.nlink() == 1
-        && copy.metadata.uid() == rustix::process::geteuid().as_raw();
+        && (kind == FileType::Symlink || copy.metadata.rdev() == seen.metadata.rdev());
     if !is_ours {
         let reason = "another program has replaced it; copy it again with --resume";
         return Err(Failure::because("create the copy", reason));

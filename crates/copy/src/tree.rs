@@ -59,10 +59,9 @@ pub(crate) struct Destination {
 impl Destination {
     pub(crate) fn new(file: File, is_new: bool) -> Result<Self, Failure> {
         let metadata = file.metadata().map_err(Failure::of("read the attributes of the copy"))?;
-        if is_new && metadata.uid() != rustix::process::geteuid().as_raw() {
-            let reason = "another user has replaced it; copy to a directory of your own";
-            return Err(Failure::because("create the directory", reason));
-        }
+        // Another user may have replaced a directory that this run has created. Some file systems
+        // give all entries one owner. In both cases entries are checked as in an old directory.
+        let is_new = is_new && metadata.uid() == rustix::process::geteuid().as_raw();
         let gives_lists = attributes::gives_lists(&file);
         Ok(Self { identity: Identity::of(&metadata), file, is_new, gives_lists })
     }

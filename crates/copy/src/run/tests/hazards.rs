@@ -176,3 +176,18 @@ fn copy_into_its_own_source_is_refused() {
     assert!(copy(&[missing], &OPTIONS, &|_| ()).is_err());
     assert!(!site.copy("").exists());
 }
+
+#[test]
+fn copy_of_several_sources_into_one_of_them_is_refused() {
+    let site = Site::new();
+    fs::create_dir(site.source("a")).unwrap();
+    fs::create_dir(site.source("b")).unwrap();
+    let pair = |source: &str, destination| Pair { source: site.source(source), destination };
+    let pairs = [pair("a", site.copy("a")), pair("b", site.source("a/new/b"))];
+    let error = copy(&pairs, &OPTIONS, &|_| ()).unwrap_err();
+    assert!(error.context().contains("name a destination outside"), "{error}");
+    assert!(!site.source("a/new").exists() && !site.copy("").exists());
+    let sync = Options { sync: true, ..OPTIONS };
+    copy(&[pair("a", site.copy("new/deep/a"))], &sync, &|_| ()).unwrap();
+    assert!(site.copy("new/deep/a").is_dir());
+}
