@@ -117,7 +117,13 @@ fn raise_descriptor_limit() {
 /// Refuses a copy into one of its sources, which would never end.
 fn refuse_inside(pairs: &[Pair]) -> Result<()> {
     let named = |path: &Path, error: std::io::Error| {
-        Error::from(error).within(format!("cannot copy {}", path.display()))
+        let what = format!("cannot copy {}", path.display());
+        match error.kind() {
+            std::io::ErrorKind::NotFound => {
+                Error::new(ErrorCode::NotFound, format!("{what}: it does not exist"))
+            }
+            _ => Error::from(error).within(what),
+        }
     };
     let mut sources = HashMap::new();
     for Pair { source, .. } in pairs {

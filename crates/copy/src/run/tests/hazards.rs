@@ -173,7 +173,8 @@ fn copy_into_its_own_source_is_refused() {
         assert!(error.context().contains("name a destination outside"), "{error}");
     }
     let missing = Pair { source: site.source("missing"), destination: site.copy("") };
-    assert!(copy(&[missing], &OPTIONS, &|_| ()).is_err());
+    let error = copy(&[missing], &OPTIONS, &|_| ()).unwrap_err();
+    assert_eq!(error.code(), ErrorCode::NotFound);
     assert!(!site.copy("").exists());
 }
 
