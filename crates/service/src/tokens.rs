@@ -134,8 +134,20 @@ pub async fn follow_directory(directory: PathBuf, cluster: ClusterId, secrets: S
 /// process accepts and offers the secrets of the tokens in the file, and no others. Never returns;
 /// the caller spawns it.
 pub async fn follow_file(file: PathBuf, cluster: ClusterId, secrets: Secrets) {
-    let followed = FollowedToken::new(vec![file.clone()], cluster, secrets);
-    followed.follow(|| read_token(&file)).await;
+    let files = vec![file.clone(), file.with_file_name(FORMER_FILE)];
+    let followed = FollowedToken::new(files, cluster, secrets);
+    followed.follow(|| read_beside_former(&file)).await;
+}
+
+/// Reads a token file. If it is that of a service's directory, as for a mount on the host of its
+/// management, also reads the former secrets there: other services may not have the newest one yet.
+fn read_beside_former(file: &Path) -> Result<JoinToken> {
+    let is_of_service = file.file_name().is_some_and(|name| name == TOKEN_FILE)
+        && file.with_file_name(FORMER_FILE).exists();
+    match file.parent() {
+        Some(directory) if is_of_service => load_token(directory),
+        _ => read_token(file),
+    }
 }
 
 /// A token that a running process follows.
@@ -326,6 +338,20 @@ mod tests {
         write_lines(&file, &[foreign.to_text()]);
         assert!(look().is_some_and(|error| error.contains("a token of cluster 0202")));
         assert_eq!(held(), [new_secret]);
+    }
+
+    #[test]
+    fn mount_by_a_directory_keeps_the_former_secrets_there() {
+        let parent = tempfile::tempdir().unwrap();
+        let path = service(parent.path(), &token(1));
+        let file = path.join(TOKEN_FILE);
+        let count = || read_beside_former(&file).unwrap().secrets.held().len();
+        assert_eq!(count(), 1);
+        let old = read_token(&file).unwrap().secrets.newest().id();
+        replace(&path).unwrap();
+        assert_eq!(count(), 2);
+        revoke(&path, old, true).unwrap();
+        assert_eq!(count(), 1);
     }
 
     #[test]
