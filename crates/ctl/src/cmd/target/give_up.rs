@@ -75,14 +75,24 @@ async fn uses_of(access: &Access, map: &ClusterMap, target: TargetId) -> Result<
 
 /// Lists the uses of a lost target when all metadata targets have the map in which it is lost, and
 /// place no more files there. After a time limit, transactions may still be in progress.
+///
+/// # Errors
+/// `TimedOut` if a metadata target does not get the map: the list would lack the files that it
+/// still places on the lost target.
 async fn uses_after_loss(access: &Access, target: TargetId) -> Result<GroupUses> {
     let map = access.map().await?;
     let deadline = skep_env::now() + PATIENCE;
     loop {
         let uses = uses_of(access, &map, target).await?;
         let is_current = uses.oldest_map.is_none_or(|oldest| oldest >= map.version);
-        if is_current && uses.prepared == 0 || skep_env::now() > deadline {
+        let is_late = skep_env::now() > deadline;
+        if is_current && (uses.prepared == 0 || is_late) {
             return Ok(uses);
+        }
+        if is_late {
+            let what = "a metadata target still has an older cluster map; repeat the command to \
+                        list the files";
+            return Err(Error::new(ErrorCode::TimedOut, what));
         }
         skep_env::sleep(PAUSE).await;
     }
