@@ -106,7 +106,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn file_returns_what_was_written_and_limits_revoked_ids() {
+    fn former_secrets_persist_and_revoked_ids_have_a_limit() {
         let directory = tempfile::tempdir().unwrap();
         assert_eq!(read(directory.path()).unwrap(), FormerSecrets::default());
         let held = HeldSecret { secret: Secret::generate(), is_closed: true };

@@ -79,7 +79,7 @@ fn reads_of_a_target_given_up_as_lost_fail_at_once() {
         health.status.success().then_some(())
     });
 
-    // The directory comes back: the target refuses all requests for it, and health says so.
+    // The directory comes back. Its target refuses requests, and `skep health check` reports it.
     files::rename(directory.with_extension("gone"), directory);
     cluster.processes("storage").iter().for_each(|process| process.kill());
     let health = wait_for("the directory is reported", PATIENCE, || {
