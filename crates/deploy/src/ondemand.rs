@@ -1,9 +1,9 @@
 //! File systems on demand (`skep ondemand`): of the local disks of a job's hosts, without
 //! redundancy, for the time of the job.
 //!
-//! Owns the list of hosts, the token and the id of a run, and the script of each host. The first host
-//! runs management and metadata, and each host runs storage and one mount. All hosts start at the
-//! same time: they have the token before management exists. The scripts run over ssh
+//! Owns the list of hosts, the token and the id of a run, and the script of each host. The first
+//! host runs management and metadata, and each host runs storage and one mount. All hosts start at
+//! the same time: they have the token before management exists. The scripts run over ssh
 //! ([`crate::ssh`]), or on this host for its part of a batch job. `scripts/ondemand.sh` owns what
 //! happens on a host: locks, checks of paths, and the removal.
 
@@ -16,12 +16,16 @@ use serde::Serialize;
 use sha2::{Digest, Sha256};
 use skep_types::{Error, ErrorCode, Result};
 use std::fmt::Write;
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 const SCRIPT: &str = include_str!("scripts/ondemand.sh");
 /// Shortest secret of a site.
 const SECRET_BYTES: usize = 32;
+/// Limit of what is read of a secret, in bytes.
+const SECRET_LIMIT: u64 = 4096;
 /// Largest number of hosts of one file system.
 const MAX_HOSTS: usize = 1024;
 /// Number of digits in the id of a run.
@@ -140,19 +144,23 @@ fn check_hosts(hosts: &[String]) -> Result<()> {
     }
 }
 
-/// Returns the run of a batch job. All hosts of the job compute the same one from the secret that the
-/// site has on each of them, so it needs no way between the hosts.
+/// Returns the run of a batch job. All hosts of the job compute the same one from the secret that
+/// the site has on each of them, so it needs no way between the hosts.
 ///
 /// # Errors
 /// - `NotFound` if the file with the secret cannot be read.
-/// - `Configuration` if the secret is too short, or if users other than its owner can read it.
+/// - `Configuration` if the secret is too short, or if other users own it or can read it.
 pub fn run_of_job(secret: &Path, job: &str) -> Result<Run> {
-    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::fs::MetadataExt;
     let shown = secret.display();
-    let read = || -> std::io::Result<(Vec<u8>, u32)> {
-        Ok((std::fs::read(secret)?, std::fs::metadata(secret)?.permissions().mode()))
+    // The owner and the mode are those of the file that was read.
+    let read = || -> std::io::Result<(Vec<u8>, std::fs::Metadata)> {
+        let mut file = File::open(secret)?;
+        let mut bytes = Vec::new();
+        (&mut file).take(SECRET_LIMIT).read_to_end(&mut bytes)?;
+        Ok((bytes, file.metadata()?))
     };
-    let (bytes, mode) = read().map_err(|error| {
+    let (bytes, facts) = read().map_err(|error| {
         let what = format!(
             "cannot read the secret {shown}: {error}; create it with `(umask 077; head -c 32 \
              /dev/urandom >{shown})`, and copy it to all nodes"
@@ -163,7 +171,16 @@ pub fn run_of_job(secret: &Path, job: &str) -> Result<Run> {
         let what = format!("{shown} has {} bytes: expected {SECRET_BYTES} or more", bytes.len());
         return Err(Error::new(ErrorCode::Configuration, what));
     }
-    if mode & 0o077 != 0 {
+    let user = std::fs::metadata("/proc/self")?.uid();
+    if facts.uid() != user {
+        let what = format!(
+            "the secret {shown} belongs to user {}, who could replace it: run `chown {user} \
+             {shown}`",
+            facts.uid()
+        );
+        return Err(Error::new(ErrorCode::Configuration, what));
+    }
+    if facts.mode() & 0o077 != 0 {
         let what = format!("other users can read the secret {shown}: run `chmod 600 {shown}`");
         return Err(Error::new(ErrorCode::Configuration, what));
     }
@@ -176,9 +193,8 @@ impl Run {
     /// # Errors
     /// Returns an error if the system has no random numbers.
     pub fn random() -> Result<Self> {
-        use std::io::Read;
         let mut secret = [0; SECRET_BYTES];
-        std::fs::File::open("/dev/urandom")?.read_exact(&mut secret)?;
+        File::open("/dev/urandom")?.read_exact(&mut secret)?;
         Ok(Self::of(&secret, ""))
     }
 
@@ -221,8 +237,8 @@ impl OnDemand {
         Ok(())
     }
 
-    /// Runs a command on all hosts, or on this one. Every host is tried, even if others fail. A start
-    /// needs a run.
+    /// Runs a command on all hosts, or on this one. Every host is tried, even if others fail. A
+    /// start needs a run.
     ///
     /// # Errors
     /// Returns an error if this host is not in the list.
@@ -291,7 +307,7 @@ impl OnDemand {
         }
     }
 
-    /// Returns the script of a host. All values are safe without quotes, except lists and empty ones.
+    /// Returns the script of a host. [`Self::check`] refuses values with quotes.
     fn script(&self, host: &str, command: Command, run: Option<&Run>) -> String {
         let first = self.hosts.first().map_or("", String::as_str);
         let verb = match command {
@@ -377,6 +393,31 @@ mod tests {
         // The id stands in lists of processes.
         assert!(!run.token.contains(&run.id));
         assert_ne!(Run::random().unwrap(), Run::random().unwrap());
+    }
+
+    #[test]
+    fn secrets_that_others_can_read_are_refused() {
+        use std::os::unix::fs::{PermissionsExt, chown};
+        let directory = tempfile::tempdir().unwrap();
+        let secret = directory.path().join("secret");
+        let refused = |words: &str| {
+            let error = run_of_job(&secret, "job-7").unwrap_err();
+            assert!(error.context().contains(words), "{words}: {error}");
+        };
+        refused("cannot read the secret");
+        let mode = |mode| std::fs::Permissions::from_mode(mode);
+        std::fs::write(&secret, [7; 31]).unwrap();
+        std::fs::set_permissions(&secret, mode(0o600)).unwrap();
+        refused("has 31 bytes: expected 32 or more");
+        std::fs::write(&secret, [7; 32]).unwrap();
+        assert_eq!(run_of_job(&secret, "job-7").unwrap(), Run::of(&[7; 32], "job-7"));
+        std::fs::set_permissions(&secret, mode(0o640)).unwrap();
+        refused("other users can read the secret");
+        std::fs::set_permissions(&secret, mode(0o600)).unwrap();
+        // Only root can give a file to another user.
+        if chown(&secret, Some(65534), None).is_ok() {
+            refused("belongs to user 65534");
+        }
     }
 
     #[test]

@@ -93,7 +93,7 @@ impl Slurm {
 
     /// Waits until no file, mount or process of a file system is left on the nodes.
     fn await_removal(&self, nodes: &[usize]) {
-        let look = "ls -d /var/lib/skep-ondemand 2>/dev/null || true; ls -d /mnt/ondemand 2>/dev/null || true\n\
+        let look = "ls -d /var/lib/skep-ondemand /mnt/ondemand 2>/dev/null || true\n\
             grep fuse.skep /proc/mounts || true; own=$(readlink /proc/self/ns/net)\n\
             for process in /proc/[0-9]*; do\n\
             if [ \"$(readlink $process/ns/net)\" = \"$own\" ]; then cat $process/comm; fi\n\
