@@ -115,7 +115,7 @@ pub struct OnDemandOutcome {
 ///
 /// # Errors
 /// - `NotFound` if the file cannot be read.
-/// - `Configuration` if there is no host, or one that is neither a name nor an address.
+/// - `Configuration` if there is no host, or one that is neither a name nor an IPv4 address.
 pub fn read_hosts(path: &Path) -> Result<Vec<String>> {
     let text = std::fs::read_to_string(path).map_err(|error| {
         let what = format!("cannot read the list of hosts {}: {error}", path.display());
@@ -138,8 +138,9 @@ fn check_hosts(hosts: &[String]) -> Result<()> {
     if hosts.is_empty() || hosts.len() > MAX_HOSTS {
         return refuse(format!("{} hosts: expected 1 to {MAX_HOSTS}, one per line", hosts.len()));
     }
-    match hosts.iter().find(|host| !is_address(host)) {
-        Some(host) => refuse(format!("invalid host '{host}': expected a name or an address")),
+    // The colons of an IPv6 address would join those of the port.
+    match hosts.iter().find(|host| !is_address(host) || host.contains(':')) {
+        Some(host) => refuse(format!("invalid host '{host}': expected a name or an IPv4 address")),
         None => Ok(()),
     }
 }
@@ -433,6 +434,7 @@ mod tests {
         check(|it| it.name = "a.b".into(), "invalid name 'a.b'");
         check(|it| it.hosts.push("a;b".into()), "invalid host 'a;b'");
         check(|it| it.hosts.push("a'b".into()), "invalid host 'a'b'");
+        check(|it| it.hosts.push("fd00::1".into()), "expected a name or an IPv4 address");
         check(|it| it.directory = "relative".into(), "invalid directory");
         check(|it| it.directory = "/a/../b".into(), "invalid directory");
         check(|it| it.mount = "/".into(), "invalid mount point");
