@@ -24,7 +24,7 @@ use std::time::Instant;
 const SCRIPT: &str = include_str!("scripts/ondemand.sh");
 /// Shortest secret of a site.
 const SECRET_BYTES: usize = 32;
-/// Limit of what is read of a secret, in bytes.
+/// Largest part of a secret that counts, in bytes.
 const SECRET_LIMIT: u64 = 4096;
 /// Largest number of hosts of one file system.
 const MAX_HOSTS: usize = 1024;
@@ -138,7 +138,7 @@ fn check_hosts(hosts: &[String]) -> Result<()> {
     if hosts.is_empty() || hosts.len() > MAX_HOSTS {
         return refuse(format!("{} hosts: expected 1 to {MAX_HOSTS}, one per line", hosts.len()));
     }
-    // The colons of an IPv6 address would join those of the port.
+    // The scripts append a colon and the port to an address.
     match hosts.iter().find(|host| !is_address(host) || host.contains(':')) {
         Some(host) => refuse(format!("invalid host '{host}': expected a name or an IPv4 address")),
         None => Ok(()),
@@ -154,7 +154,7 @@ fn check_hosts(hosts: &[String]) -> Result<()> {
 pub fn run_of_job(secret: &Path, job: &str) -> Result<Run> {
     use std::os::unix::fs::MetadataExt;
     let shown = secret.display();
-    // The owner and the mode are those of the file that was read.
+    // Contents, owner and mode come from one open file.
     let read = || -> std::io::Result<(Vec<u8>, std::fs::Metadata)> {
         let mut file = File::open(secret)?;
         let mut bytes = Vec::new();

@@ -34,10 +34,11 @@ impl Site {
         let names = (1..=count).map(|it| format!("10.0.0.{it} n{it}\n")).collect::<String>();
         let add = |index: usize| {
             let mut host = network.host(&format!("n{index}"), &format!("10.0.0.{index}/24"));
-            // A local disk of the host. Files of this machine must not be seen there.
+            // A local disk and a /run of the host, without the files of this machine.
             host.run(&format!(
-                "strip /usr/bin/skep; rm -rf /run/skep; mkdir -p /srv/local /etc/skep\n\
-                 mount --bind /srv/local /var/lib; printf '{names}' >>/etc/hosts"
+                "strip /usr/bin/skep; mkdir -p /srv/local /etc/skep\n\
+                 mount -t tmpfs tmpfs /run; mount --bind /srv/local /var/lib\n\
+                 printf '{names}' >>/etc/hosts"
             ))
             .expect_success();
             host.serve_ssh(&key);
@@ -60,7 +61,7 @@ impl Site {
     /// Returns the files of all hosts where the file system could leave some.
     fn contents(&self) -> Vec<String> {
         let list = |host: &PageHost| {
-            host.run("find /var/lib /mnt /etc/skep /run /var/log -xdev | sort").expect_success()
+            host.run("find /var/lib /mnt /etc/skep /run -xdev | sort").expect_success()
         };
         self.hosts.iter().map(list).collect()
     }
@@ -111,7 +112,7 @@ fn file_system_on_demand_is_made_used_and_removed() {
     schema::check("ondemand", &serde_json::from_str(&started).expect("JSON"));
     let [first, .., last] = &site.hosts[..] else { panic!("three hosts") };
     // Every user may write.
-    let write = "su -s /bin/sh nobody -c 'head -c 5M /dev/urandom >/mnt/ondemand/file'; \
+    let write = "su -s /bin/sh daemon -c 'head -c 5M /dev/urandom >/mnt/ondemand/file'; \
         sync /mnt/ondemand/file; sha256sum /mnt/ondemand/file";
     let sum = first.run(write).expect_success();
     assert_eq!(last.run("sha256sum /mnt/ondemand/file").expect_success(), sum);
@@ -392,7 +393,7 @@ fn nodes_of_a_job_start_and_remove_their_parts() {
     }
 }
 
-/// Returns the prolog of one of three nodes, the others of which do not start.
+/// Returns the prolog of one node of three. The prologs of the other two do not run.
 fn prolog_of(host: &PageHost, job: u32) -> std::process::Command {
     host.shell(&format!(
         "export SLURM_JOB_ID={job} SLURM_JOB_NODELIST='n[1-3]' SLURM_JOB_UID=65534 \
