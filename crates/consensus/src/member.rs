@@ -233,8 +233,8 @@ impl<S: StateMachine> Member<S> {
         self.raft.metrics().borrow().current_leader
     }
 
-    /// Returns the addresses of the member that this one considers the leader. Empty if there is
-    /// none.
+    /// Returns the addresses of the member that this one considers the leader. No addresses mean
+    /// that this member has seen no leader since the last election began.
     pub fn leader_addresses(&self) -> Vec<String> {
         let metrics = self.raft.metrics();
         let metrics = metrics.borrow();
@@ -248,7 +248,7 @@ impl<S: StateMachine> Member<S> {
         self.raft.metrics().borrow().membership_config.voter_ids().collect()
     }
 
-    /// Returns the ids of all members, also of those that do not vote yet, in ascending order.
+    /// Returns the ids of all members, also of members that do not vote yet, in ascending order.
     fn members(&self) -> Vec<u64> {
         let metrics = self.raft.metrics();
         metrics.borrow().membership_config.nodes().map(|(id, _)| *id).collect()

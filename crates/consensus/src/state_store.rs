@@ -297,7 +297,7 @@ mod tests {
 
     const CLUSTER: ClusterId = ClusterId::new([9; 16]);
 
-    /// A state with as many zero bytes as the number says.
+    /// A state of zero bytes. The number is its length.
     struct Zeros(usize);
 
     impl StateMachine for Zeros {
