@@ -132,7 +132,7 @@ impl World {
             return last;
         }
         let was_running = backup.running.is_some();
-        // A running backup takes over with what it has in memory, or starts from its log.
+        // A running backup takes over with its records in memory, or starts from its log.
         let takes_memory = was_running && !lose_both && self.random.percent(50);
         let stopped = backup.end();
         let synced = stopped.as_ref().map(|it| it.synced).filter(|_| takes_memory);

@@ -95,7 +95,7 @@ impl Pair {
         self.send_replies(delay);
     }
 
-    /// Sends the replies that the backup has made, also those that a timer has made.
+    /// Sends all replies of the backup, including the replies that a timer caused.
     fn send_replies(&mut self, delay: Duration) {
         let replies = std::mem::take(&mut self.member.replies);
         let replies = replies.into_iter().map(|(number, it)| Message::Reply(number, it));
