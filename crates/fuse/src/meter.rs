@@ -1,4 +1,5 @@
-//! Counts the requests of the kernel that one worker serves, and logs slow ones with their trace ids.
+//! Counts the requests of the kernel that one worker serves, and logs slow requests with their
+//! trace ids.
 
 use crate::abi::{InHeader, Opcode};
 use crate::reply::{Outcome, ReplyBody};

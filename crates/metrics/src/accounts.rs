@@ -40,8 +40,8 @@ pub(crate) const MAX_HEAVY_ACCOUNTS: usize = 16;
 const PROMOTED_PART: u64 = 32;
 /// Lowest rank of a candidate that gets an account: a few requests are no load.
 const PROMOTED_FROM: u64 = 64;
-/// Factor by which a candidate must exceed the account that it replaces, so that two with similar
-/// load do not replace each other again and again.
+/// A candidate must have this many times the rank of the account that it replaces. Otherwise two
+/// causes with similar load would replace each other again and again.
 const PROMOTED_FACTOR: u64 = 2;
 /// This number of bytes raises the rank of an account as much as one operation does.
 const BYTES_PER_RANK: u64 = 16 << 10;

@@ -1,5 +1,5 @@
-//! The operation that caused the requests of a future: user, group and job of the program, by which
-//! services account for load, and the number of the operation, which makes the trace id.
+//! The operation that caused the requests of a future. Services account for load by the user, the
+//! group and the job of its program. Its number is a part of the trace id.
 //!
 //! A mount runs each operation in [`with_origin`]. The operation and all futures that it spawns
 //! then carry the origin, and a connection writes it into the header of each request. So the layers

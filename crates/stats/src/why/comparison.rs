@@ -55,7 +55,7 @@ fn amount(target: &TargetEvidence, kind: &str) -> u64 {
 }
 
 /// Returns the time that a request of a peer would take with the amount of data of an own request.
-/// A request with less data than those of the peer may take as long, so the time never shrinks.
+/// A small request may take as long as a large one, so the time never shrinks.
 fn for_amount(peer_ns: u64, own: (u64, u64), peer: (u64, u64)) -> u64 {
     let ((own_bytes, own_requests), (peer_bytes, peer_requests)) = (own, peer);
     let own_share = u128::from(own_bytes) * u128::from(peer_requests);

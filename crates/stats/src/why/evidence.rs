@@ -3,7 +3,7 @@
 //! Evidence of adjacent spans can be added up, so the monitor keeps short spans and explains long
 //! ones. Does not own the judgement of the figures (`causes`).
 
-use super::traffic::{Interval, Traffic, bound, interval_of};
+use super::traffic::{Interval, Traffic, bound};
 use crate::change::{Change, LEFT_OUT, changes, seconds};
 use crate::row::LONG_POLLS;
 use crate::{Round, ServiceFigures};
@@ -185,6 +185,19 @@ fn light_keys<T>(entries: &BTreeMap<String, T>, weight: impl Fn(&T) -> u64) -> V
     }
     ranked.sort_by(|a, b| b.cmp(a));
     ranked.drain(MAX_NAMED..).map(|(_, id)| id.clone()).collect()
+}
+
+/// Returns the traffic of the clients that the evidence of the targets names.
+pub(super) fn interval_of(targets: &BTreeMap<u32, TargetEvidence>) -> Interval {
+    let mut interval = Interval::new();
+    for (target, evidence) in targets {
+        for (client, link) in evidence.clients.iter().filter(|(client, _)| *client != LEFT_OUT) {
+            if let (Ok(client), true) = (client.parse(), link.traffic.bytes > 0) {
+                interval.insert((*target, client), link.traffic);
+            }
+        }
+    }
+    interval
 }
 
 /// The measured times of a span.

@@ -106,8 +106,8 @@ impl Links {
         is_slow.then(|| own.ns_per_mib() / peers.unwrap_or(SLOW_FROM_NS).max(1))
     }
 
-    /// Whether the data of a client move slowly against those of other clients at each of its
-    /// servers that has other clients.
+    /// Whether a client is slow at each server that it shares with other clients: its data move
+    /// slowly against the data of the others there.
     fn is_slow_at_each_server(&self, client: u32) -> bool {
         let own = self.pairs.iter().filter(|((it, _), _)| *it == client);
         own.filter(|(_, traffic)| traffic.bytes >= FEWEST_BYTES).all(|((_, server), traffic)| {
@@ -182,7 +182,7 @@ fn rate(links: &Links, end: End, others: &str) -> String {
     let mut text = format!("its data move at {own:.1} MB/s");
     if let Some(peers_ns) = links.peers_ns(end) {
         let usual = Traffic { bytes: 1 << 20, moving_ns: peers_ns };
-        text += &format!(", those of {others} at {:.0} MB/s", megabytes(usual.bytes_per_second()));
+        text += &format!(", data of {others} at {:.0} MB/s", megabytes(usual.bytes_per_second()));
     }
     text
 }

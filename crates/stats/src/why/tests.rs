@@ -92,7 +92,7 @@ fn healthy() -> Evidence {
             }
         }
     }
-    evidence.intervals = vec![traffic::interval_of(&evidence.targets); 3];
+    evidence.intervals = vec![evidence::interval_of(&evidence.targets); 3];
     evidence
 }
 
@@ -202,7 +202,7 @@ fn slow_link_of_a_client_or_of_a_server_is_named() {
     let causes = causes(&of_client, &map(), &Thresholds::default());
     let [cause] = &causes[..] else { panic!("{causes:?}") };
     assert_eq!((cause.rule, cause.object.as_str()), ("link-slow", "n9"));
-    let words = "its data move at 10.5 MB/s, those of other clients at 2097 MB/s";
+    let words = "its data move at 10.5 MB/s, data of other clients at 2097 MB/s";
     assert!(cause.what.ends_with(words), "{}", cause.what);
     let mut of_server = healthy();
     for client in [8, 9] {

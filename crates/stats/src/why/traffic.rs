@@ -7,8 +7,6 @@
 //!
 //! Does not own the judgement (`links`).
 
-use super::evidence::TargetEvidence;
-use crate::change::LEFT_OUT;
 use std::collections::BTreeMap;
 
 const MIB: u64 = 1 << 20;
@@ -52,19 +50,6 @@ impl Traffic {
 
 /// The traffic of one interval, by target id and client id.
 pub type Interval = BTreeMap<(u32, u32), Traffic>;
-
-/// Returns the traffic of the clients that the evidence of the targets names.
-pub(super) fn interval_of(targets: &BTreeMap<u32, TargetEvidence>) -> Interval {
-    let mut interval = Interval::new();
-    for (target, evidence) in targets {
-        for (client, link) in evidence.clients.iter().filter(|(client, _)| *client != LEFT_OUT) {
-            if let (Ok(client), true) = (client.parse(), link.traffic.bytes > 0) {
-                interval.insert((*target, client), link.traffic);
-            }
-        }
-    }
-    interval
-}
 
 /// Merges neighbours until at most [`MAX_INTERVALS`] remain.
 pub(super) fn bound(intervals: &mut Vec<Interval>) {
