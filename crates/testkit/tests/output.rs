@@ -116,12 +116,14 @@ fn json_output_matches_its_schemas() {
     let file_path = cluster.path().join("file").display().to_string();
     let root = cluster.path().display().to_string();
     let client = cluster.skep_json(&["client", "list"])[0]["id"].to_string();
+    let target =
+        cluster.entry_info(Path::new(&file_path)).first_component().targets()[0].to_string();
     for (arguments, name) in [
         (&["node", "list"][..], "node-list"),
         (&["node", "log-level", "all"], "node-log-level"),
         (&["target", "list"], "target-list"),
-        (&["target", "set-state", "4", "open"], "target-set-state"),
-        (&["target", "files", "4", "--paths"], "target-files"),
+        (&["target", "set-state", &target, "open"], "target-set-state"),
+        (&["target", "files", &target, "--paths"], "target-files"),
         (&["node", "rename", "storage-1", "storage-1"], "node-rename"),
         (&["stats", "--by", "node", "--total"], "stats"),
         (&["group", "list"], "group-list"),
@@ -370,6 +372,7 @@ fn every_command_that_prints_data_has_a_schema() {
             "management" | "metadata" | "storage" => "service-init",
             "client-stats" | "target-stats" => "stats",
             name if name.starts_with("deploy-") => "deploy",
+            name if name.starts_with("ondemand-") => "ondemand",
             name => name,
         };
         let is_there = schema::directory().join(format!("{schema}.json")).exists();
