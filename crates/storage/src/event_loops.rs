@@ -251,7 +251,7 @@ mod tests {
 
     #[test]
     fn target_gets_the_loop_of_one_that_has_ended() {
-        let loops = Arc::new(EventLoops::with_limit(2));
+        let loops = Arc::new(EventLoops::with_limit(3));
         let (one, other) = (Target::start(&loops, 7), Target::start(&loops, 7));
         let thread = one.thread;
         one.end_with(Ok(())).unwrap();
