@@ -30,7 +30,7 @@ pub(crate) const MAX_REMEMBERED_SPECIAL: usize = 1 << 14;
 /// Maximum number of inodes in the table of inodes without extended attributes. 32 bytes each.
 pub(crate) const MAX_REMEMBERED_XATTR_ABSENCE: usize = 1 << 16;
 /// Time after a program has set an extended attribute in which arriving attributes of the inode may
-/// be from before. A reply rarely takes so long.
+/// be from before. Few replies take longer than this.
 pub(crate) const LATE_ATTRIBUTES: Duration = Duration::from_secs(1);
 /// Number of parts of each shared table. Each part has its own mutex, so that threads seldom
 /// contend.

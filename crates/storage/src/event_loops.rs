@@ -1,14 +1,14 @@
 //! The event loops of a storage service: which targets share a thread.
 //!
 //! The host starts a thread for each target ([`skep_service::host`]). If a device has more targets
-//! than the machine has processors, a loop for each target would only cost: the next piece of a
-//! stream goes to a thread that sleeps, and each thread has buffers of its own, which displace
-//! those of the others from the processor's caches. So the targets of a device share as many loops
-//! as there are processors. The thread that the host started for a target then only waits for the
-//! target's end. The measurements are in docs/design/0001-threads-and-store.md.
+//! than the machine has processors, a loop for each target would only cost CPU time. The next piece
+//! of a stream would go to a thread that sleeps. The buffers of all these threads would not fit
+//! into the processor's caches. So the targets of a device share as many loops as there are
+//! processors. The thread that the host started for a target then only waits for the target's end.
+//! The measurements are in docs/design/0001-threads-and-store.md.
 //!
-//! Targets on different devices never share a loop: a device that hangs would stop the targets on
-//! the others.
+//! Targets on different devices never share a loop: a device that hangs would stop the targets of
+//! the other devices.
 //!
 //! Owns the loops and the choice of the loop for a target. Does not own the work of a target
 //! (`target_thread`).

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// Maximum number of targets that wait for their start in one event loop, which starts them at once:
-/// more than the targets of any service.
+/// Maximum number of targets that wait for their start in one event loop. The loop starts them at
+/// once, and a service has fewer targets.
 pub(crate) const MAX_WAITING_TARGETS: usize = 1024;
 /// Number of the kernel's workers that a target may use for each processor: the kernel's own limit
 /// for a loop. Workers sync files and write back, and each waits for the device.
