@@ -70,10 +70,11 @@ impl Origin {
         parts.into_iter().rev().fold(0, |sum, part| sum << 32 | u128::from(part))
     }
 
-    /// Writes the origin into a header. A trace id that the caller has set stays.
+    /// Writes the origin into a header. The trace id of the operation replaces the one that the
+    /// sender has drawn for this request alone.
     pub(crate) fn write_to(self, header: &mut Header) {
         (header.user, header.user_group, header.job) = (self.user, self.user_group, self.job);
-        if header.trace == 0 {
+        if self.operation != 0 {
             header.trace = self.trace();
         }
     }
@@ -151,8 +152,10 @@ mod tests {
         assert_eq!(first.trace() >> 64, second.trace() >> 64, "the number of the process");
         assert_eq!(trace(program), 0, "not an operation of a mount");
         let mut header = Header { trace: 5, ..Header::default() };
+        program.write_to(&mut header);
+        assert_eq!(header.trace, 5, "the trace id of the request alone");
         first.write_to(&mut header);
-        assert_eq!(header.trace, 5, "a trace id that the caller has set");
+        assert_eq!(header.trace, first.trace(), "all requests of an operation have its trace id");
     }
 
     #[test]

@@ -17,10 +17,10 @@ use skep_testkit::{
 };
 use std::collections::BTreeSet;
 use std::fs::{File, OpenOptions};
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
@@ -231,13 +231,14 @@ fn metadata_storm_of_one_user_is_named_and_nothing_else() {
 fn hot_directory_of_many_users_is_named_and_nothing_else() {
     let mut cluster = Cluster::start(Shape::small());
     let hot = open_directory(cluster.path().join("hot"));
-    // The kernel of one client serves the changes of a directory one after the other, so one mount
-    // cannot keep the target busy.
-    let mounts = USERS.map(|_| cluster.mount(Transport::Uring));
+    // The kernel of one client serves the changes of a directory one after the other, so requests
+    // wait for each other only if many clients send them.
+    let mounts: Vec<_> = (0..3 * USERS.len()).map(|_| cluster.mount(Transport::Uring)).collect();
     let mut load = Load::new();
-    for (user, mounted) in USERS.into_iter().zip(&mounts) {
+    for (number, mounted) in mounts.iter().enumerate() {
         let directory = mounted.path().join("hot");
-        load.add(user, move |round| use_names(&directory, &user.to_string(), round));
+        let who = number.to_string();
+        load.add(USERS[number % USERS.len()], move |round| use_names(&directory, &who, round));
     }
     let inode = std::os::unix::fs::MetadataExt::ino(&files::metadata(&hot));
     let expected = one("directory-hot", &format!("directory {inode}"));
@@ -247,6 +248,23 @@ fn hot_directory_of_many_users_is_named_and_nothing_else() {
     assert_health_of(&cluster, "directory-hot");
     drop(load);
     mounts.into_iter().for_each(skep_testkit::cluster::Mounted::unmount);
+}
+
+/// Starts a program that locks a file until its standard input is closed, and waits until it holds
+/// the lock.
+///
+/// This process must not have a file open on a mount that the test stops: each program that it
+/// starts closes its copy of the file, and waits for the mount.
+fn lock_holder(path: &Path) -> Child {
+    let mut command = Command::new("flock");
+    command.arg(path).args(["sh", "-c", "echo locked; exec cat"]);
+    let mut holder =
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("flock runs");
+    let mut line = String::new();
+    let output = holder.stdout.take().expect("a pipe");
+    BufReader::new(output).read_line(&mut line).expect("the output of the program");
+    assert_eq!(line, "locked\n");
+    holder
 }
 
 fn locked(path: &Path) -> File {
@@ -261,7 +279,7 @@ fn stopped_client_is_named_while_others_wait_for_its_lock() {
     let other = cluster.mount(Transport::Device);
     let name = "file";
     files::write(cluster.path().join(name), "text");
-    let held = locked(&other.path().join(name));
+    let mut holder = lock_holder(&other.path().join(name));
     let path = cluster.path().join(name);
     let list = cluster.skep_list(&["client", "list"]);
     let stopped = list.iter().find(|it| it["pid"].number() == u64::from(other.pid()));
@@ -278,7 +296,8 @@ fn stopped_client_is_named_while_others_wait_for_its_lock() {
     // The lock is released when the client is evicted.
     waiter.join().expect("the waiter gets the lock");
     other.signal(Signal::CONT);
-    drop(held);
+    drop(holder.stdin.take());
+    holder.wait().expect("the program exits");
 }
 
 /// Runs `skep` on the metadata host of a lab, and parses the output.
@@ -334,7 +353,7 @@ fn idle_cluster_has_no_cause_and_bad_input_a_clear_error() {
     for (arguments, words) in [
         (&["why", "--target", "99"][..], "99"),
         (&["why", "--client", "absent"], "absent"),
-        (&["why", "--since", "2h"], "10"),
+        (&["why", "--since", "2h"], "for 600s"),
         (&["why", "--monitor", "127.0.0.1:1"], "--since"),
         (&["why", "--since", "5m", "--monitor", "127.0.0.1:1"], "cannot ask the monitor"),
         (&["why", "/proc/self"], "/proc/self"),
