@@ -112,6 +112,11 @@ const SUITES: &[Suite] = &[
         operations: None, in_ci: false,
     },
     Suite {
+        name: "slowness", about: "causes of slowness on real clusters, each named by skep why alone",
+        test: "slowness", case: "", programs: &[],
+        operations: None, in_ci: false,
+    },
+    Suite {
         name: "templates", about: "the linters of AWS and Terraform on the templates in deploy/",
         test: "external", case: "external::templates",
         programs: &[("cfn-lint", "pip install cfn-lint"),
