@@ -3,6 +3,7 @@
 //! does not verify.
 
 use crate::changes::inline_bytes;
+use crate::judged::Judged;
 use crate::model::Model;
 use crate::storage::StorageProcess;
 use crate::world::World;
@@ -308,16 +309,7 @@ impl StoredState {
     /// in `unsure` (written after a lost session, or with an abandoned truncation). Skips runs in
     /// which a power loss may have lost the opens of writers.
     pub(crate) fn check_sizes(&self, world: &World) -> Result<(), String> {
-        if world.knobs.faults.power_losses && world.knobs.policy == SyncPolicy::Interval {
-            return Ok(());
-        }
-        for (inode, record) in &self.inodes {
-            let is_written = self.opens.get(inode).is_some_and(|it| it.writers > 0);
-            let is_truncated = record.attributes.truncate_generation > 0;
-            let is_file = record.attributes.kind == FileKind::Regular;
-            if !is_file || is_written || is_truncated || world.unsure.contains(inode) {
-                continue;
-            }
+        for (inode, record) in self.files().filter(|file| self.has_certain_size(world, *file)) {
             let end = World::chunk_size(&world.storages, world.targets.len(), record);
             if end > record.attributes.size {
                 let size = record.attributes.size;
@@ -325,5 +317,24 @@ impl StoredState {
             }
         }
         Ok(())
+    }
+
+    /// Returns how many files [`Self::check_sizes`] judges.
+    pub(crate) fn judged_sizes(&self, world: &World) -> Judged {
+        let mut judged = Judged::default();
+        self.files().for_each(|file| judged.count(self.has_certain_size(world, file)));
+        judged
+    }
+
+    fn files(&self) -> impl Iterator<Item = (&InodeId, &InodeRecord)> {
+        self.inodes.iter().filter(|(_, record)| record.attributes.kind == FileKind::Regular)
+    }
+
+    fn has_certain_size(&self, world: &World, (inode, record): (&InodeId, &InodeRecord)) -> bool {
+        let knobs = &world.knobs;
+        let may_lose_opens = knobs.faults.power_losses && knobs.policy == SyncPolicy::Interval;
+        let is_written = self.opens.get(inode).is_some_and(|it| it.writers > 0);
+        let is_truncated = record.attributes.truncate_generation > 0;
+        !may_lose_opens && !is_written && !is_truncated && !world.unsure.contains(inode)
     }
 }

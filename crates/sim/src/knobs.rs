@@ -26,6 +26,11 @@ pub struct Faults {
     pub storage_stops: bool,
     /// Whether disks of targets become full for a while.
     pub full_disks: bool,
+    /// Whether management restarts: for a while it removes no client, and no server receives a
+    /// newer map. Registrations of clients that were evicted still succeed.
+    pub management_restarts: bool,
+    /// Whether the capacity pool and the reachability of the storage targets change in the map.
+    pub map_changes: bool,
 }
 
 /// A bug that a test plants to prove that the checkers find it.
@@ -69,11 +74,26 @@ pub enum PlantedBug {
     ObeyDeposed,
     /// A starting target forgets the locks that applications hold.
     ForgetLocks,
+    /// A starting target forgets the transactions of other targets that it has prepared.
+    ForgetPrepared,
+    /// A starting target forgets the inline bytes of all files.
+    ForgetInline,
+    /// Clients acknowledge notifications about shared files and do not follow them.
+    IgnoreNotifications,
+    /// Storage targets write for clients that were removed from the cluster map.
+    WriteForEvicted,
+    /// Storage targets check the sender of a write only when the write arrives, and not again after
+    /// the write has waited.
+    CheckBeforeWait,
+    /// Storage targets report all chunk files as empty.
+    HideSizes,
+    /// The first entry of each page of a listing is missing.
+    OmitEntries,
 }
 
 impl PlantedBug {
     /// All bugs that can be planted.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 25] = [
         Self::LoseCommitNotices,
         Self::SyncTooSoon,
         Self::ForgetSlots,
@@ -92,6 +112,13 @@ impl PlantedBug {
         Self::AcceptOlderEpoch,
         Self::ObeyDeposed,
         Self::ForgetLocks,
+        Self::ForgetPrepared,
+        Self::ForgetInline,
+        Self::IgnoreNotifications,
+        Self::WriteForEvicted,
+        Self::CheckBeforeWait,
+        Self::HideSizes,
+        Self::OmitEntries,
     ];
 
     /// Whether the bug needs targets with backups.
@@ -171,6 +198,8 @@ impl Knobs {
             client_deaths: fault(30),
             storage_stops: fault(20),
             full_disks: fault(20),
+            management_restarts: fault(20),
+            map_changes: fault(20),
         };
         Self {
             targets: random.within(1, 3) as usize,

@@ -3,23 +3,28 @@
 //! Runs the real state machine of metadata targets ([`skep_metadata::target::MetadataTarget`]) with
 //! simulated disks, network, storage targets and clients. One number, the seed, determines sizes,
 //! limits, the workload and every fault. [`run()`] returns the report. `witness` checks each answer
-//! during the run, and `checks` reads the stores at the end of the run. In some
-//! runs each target has a backup (`backup`), which takes over by a model of management
-//! (`take_over`). The simulation does not cover leases between members, and changes of shards in
-//! the cluster map.
+//! during the run, and `checks` reads the stores at the end of the run. In some runs each target
+//! has a backup (`backup`), which takes over by a model of management (`take_over`). `management`
+//! publishes maps and restarts. The simulation covers neither its state machine, nor leases between
+//! members, nor changes of shards in the cluster map.
 
 mod backup;
+mod calls;
 mod changes;
 mod checks;
 mod client;
 mod disk;
+mod faults;
 mod inherited;
 mod inline;
+mod judged;
 pub mod knobs;
+mod management;
 mod model;
 mod network;
 mod notifications;
 mod operation;
+mod plants;
 mod random;
 mod run;
 mod storage;
@@ -34,4 +39,8 @@ mod witness;
 mod workload;
 mod world;
 
-pub use run::{MOST_BLIND_PERCENT, Options, Report, run};
+pub use judged::Judged;
+pub use run::{
+    MOST_BLIND_PERCENT, MOST_LISTINGS_SKIPPED_PERCENT, MOST_SIZES_SKIPPED_PERCENT, Options, Report,
+    run,
+};

@@ -2,7 +2,10 @@
 
 use clap::Parser;
 use skep_sim::knobs::PlantedBug;
-use skep_sim::{MOST_BLIND_PERCENT, Options, Report, run};
+use skep_sim::{
+    Judged, MOST_BLIND_PERCENT, MOST_LISTINGS_SKIPPED_PERCENT, MOST_SIZES_SKIPPED_PERCENT, Options,
+    Report, run,
+};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -41,6 +44,7 @@ fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let start = Instant::now();
     let (mut runs, mut commits, mut faults, mut blind, mut failures) = (0_u64, 0, 0, 0_u64, 0);
+    let (mut listings, mut sizes) = (Judged::default(), Judged::default());
     println!("seeds {} and {} after it", arguments.seed, arguments.new.saturating_sub(1));
     let plant = match arguments.plant.as_deref().map(PlantedBug::named) {
         Some(None) => {
@@ -63,6 +67,8 @@ fn main() -> ExitCode {
         commits += report.commits;
         faults += report.faults;
         blind += u64::from(report.is_blind);
+        listings = listings.plus(report.listings);
+        sizes = sizes.plus(report.sizes);
         if let Some(violation) = &report.violation {
             failures += 1;
             println!("seed {seed}: {violation}\nrepeat with: {}", command(&arguments, seed));
@@ -78,9 +84,18 @@ fn main() -> ExitCode {
         "{runs} seeds, {commits} commits, {faults} faults, {blind} not judged to their end, \
          {failures} failed, {seconds:.1} s"
     );
-    let is_judged = blind * 100 <= runs.max(100) * MOST_BLIND_PERCENT;
+    println!(
+        "not judged: {} of {} listings, {} of {} sizes of files",
+        listings.skipped, listings.seen, sizes.skipped, sizes.seen
+    );
+    let is_judged = blind * 100 <= runs.max(100) * MOST_BLIND_PERCENT
+        && listings.is_within(MOST_LISTINGS_SKIPPED_PERCENT)
+        && sizes.is_within(MOST_SIZES_SKIPPED_PERCENT);
     if !is_judged {
-        println!("more than {MOST_BLIND_PERCENT} % of the runs were not judged to their end");
+        println!(
+            "more than {MOST_BLIND_PERCENT} % of the runs, {MOST_LISTINGS_SKIPPED_PERCENT} % of \
+             the listings or {MOST_SIZES_SKIPPED_PERCENT} % of the sizes were not judged"
+        );
     }
     if failures == 0 && is_judged { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

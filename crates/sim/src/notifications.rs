@@ -2,6 +2,7 @@
 //! that they arrive in time.
 
 use crate::client::is_lost;
+use crate::knobs::PlantedBug;
 use crate::network::{Node, Purpose};
 use crate::world::{World, message};
 use skep_types::codec::Codec;
@@ -67,7 +68,9 @@ impl World {
             process.notifications.arrived.push(notification.inode);
             process.notifications.unacknowledged.insert(notification.number);
             let handles = process.handles.iter_mut().filter(|it| it.inode == notification.inode);
-            handles.for_each(|handle| handle.is_shared = true);
+            if self.knobs.plant != Some(PlantedBug::IgnoreNotifications) {
+                handles.for_each(|handle| handle.is_shared = true);
+            }
             let (header, body) =
                 message(&AcknowledgeNotifications { numbers: vec![notification.number] });
             let header = Header { session, ..header };

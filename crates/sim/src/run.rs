@@ -2,6 +2,7 @@
 //! and the run repeats the checks.
 
 use crate::checks::StoredState;
+use crate::judged::Judged;
 use crate::knobs::{Knobs, PlantedBug};
 use crate::random::Random;
 use crate::world::{Phase, World};
@@ -38,6 +39,10 @@ pub struct Report {
     /// Whether the reference model became incomplete, so that only the stores were checked from
     /// then on.
     pub is_blind: bool,
+    /// Complete listings.
+    pub listings: Judged,
+    /// Sizes of files at the end of the run.
+    pub sizes: Judged,
     /// Simulated duration.
     pub time: Duration,
     /// The first violation, if the run found one.
@@ -52,6 +57,11 @@ const BACKUPS_PERCENT: u64 = 35;
 const FINISH_TIMEOUT: Duration = Duration::from_secs(60);
 /// Maximum share of runs whose reference model may become incomplete, in percent.
 pub const MOST_BLIND_PERCENT: u64 = 3;
+/// Maximum share of listings that may not be judged, in percent.
+pub const MOST_LISTINGS_SKIPPED_PERCENT: u64 = 3;
+/// Maximum share of files whose size may not be judged, in percent: most of them are truncated, or
+/// open, or in a run with power losses.
+pub const MOST_SIZES_SKIPPED_PERCENT: u64 = 65;
 /// Maximum number of events. No correct run needs that many.
 const MAX_EVENTS: u64 = 1_000_000;
 /// The same with a planted bug. Some bugs stop a group for ever, without a violation.
@@ -72,6 +82,8 @@ pub fn run(options: &Options) -> Report {
     let mut world = World::new(knobs, random, options.trace);
     let result = run_phases(&mut world);
     world.check(result);
+    let stored = StoredState::read(&world);
+    let sizes = stored.map(|it| it.judged_sizes(&world)).unwrap_or_default();
     Report {
         seed: options.seed,
         trace: world.trace.hash(),
@@ -79,6 +91,8 @@ pub fn run(options: &Options) -> Report {
         commits: world.witness.commits,
         faults: world.faults,
         is_blind: world.witness.is_blind,
+        listings: world.witness.listings,
+        sizes,
         time: world.now,
         violation: world.violation,
     }

@@ -70,11 +70,15 @@ impl StorageProcess {
 
     /// Checks whether the target may serve a request. Requests of metadata targets have the session
     /// 0.
-    fn check(&mut self, header: &Header, plant: Option<PlantedBug>) -> Result<()> {
+    pub(crate) fn check(&mut self, header: &Header, plant: Option<PlantedBug>) -> Result<()> {
         if plant != Some(PlantedBug::ObeyDeposed) {
             self.senders.check(header, &self.map)?;
         }
-        if self.map.has_removed(NodeId::new((header.session.raw() >> 32) as u32)) {
+        let writes_for_evicted =
+            plant == Some(PlantedBug::WriteForEvicted) && header.message == st::WriteChunk::ID;
+        if !writes_for_evicted
+            && self.map.has_removed(NodeId::new((header.session.raw() >> 32) as u32))
+        {
             return Err(ErrorCode::Evicted.into());
         }
         if header.lowest_map > self.map.version {
@@ -83,14 +87,13 @@ impl StorageProcess {
         Ok(())
     }
 
-    /// Serves a request, and returns its answer.
+    /// Serves a request, and returns its answer. The caller has checked the sender.
     pub(crate) fn serve(
         &mut self,
         header: &Header,
         body: &[u8],
         plant: Option<PlantedBug>,
     ) -> Result<Vec<u8>> {
-        self.check(header, plant)?;
         match header.message {
             st::WriteChunk::ID => {
                 let write = decode::<st::WriteChunk>(body)?;
@@ -115,7 +118,8 @@ impl StorageProcess {
             }
             st::StatChunk::ID => {
                 let key = decode::<st::StatChunk>(body)?.key;
-                let size = self.chunks.get(&key).copied();
+                let is_hidden = plant == Some(PlantedBug::HideSizes);
+                let size = self.chunks.get(&key).copied().filter(|_| !is_hidden);
                 let stat = st::ChunkStat {
                     exists: size.is_some(),
                     size: size.unwrap_or(0),

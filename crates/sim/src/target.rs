@@ -5,6 +5,7 @@ use crate::backup::BackupProcess;
 use crate::disk::{LogDisk, SyncPoint};
 use crate::knobs::{Knobs, PlantedBug, SLOW_SYNC_MICROS, USUAL_SYNC_MICROS};
 use crate::network::{Node, Purpose};
+use crate::plants;
 use crate::world::{Phase, SimEvent, World, backup_of};
 use skep_format::log::{LogOwner, Record};
 use skep_format::metadata::{Batch, Key, Mutation};
@@ -13,13 +14,8 @@ use skep_metadata::engine::memory::MemoryEngine;
 use skep_metadata::limits::SYNC_INTERVAL;
 use skep_metadata::target::{Action, Event, MetadataTarget, Start};
 use skep_types::codec::Codec;
-use skep_types::{
-    ClusterId, ClusterMap, Epoch, GroupId, Lsn, MapVersion, Result, SessionId, TargetId,
-};
-use skep_wire::Request;
+use skep_types::{ClusterId, ClusterMap, Epoch, GroupId, Lsn, MapVersion, Result, TargetId};
 use skep_wire::frame::Header;
-use skep_wire::management::EmptyReply;
-use skep_wire::metadata::Decide;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -114,17 +110,8 @@ impl World {
         process.resumes_at = None;
         let epoch = records.last().map(|it| it.epoch).unwrap_or_default();
         let start = Start { epoch, ..start };
-        let forgotten = match plant {
-            Some(PlantedBug::ForgetSlots) => Key::slots_of(SessionId::default())[..2].to_vec(),
-            Some(PlantedBug::ForgetTruncations) => Key::truncations(),
-            Some(PlantedBug::ReuseNumbers) => Key::NumbersReserved.to_bytes(),
-            Some(PlantedBug::ForgetStarts) => Key::starts(),
-            Some(PlantedBug::ForgetLocks) => Key::all_file_locks(),
-            _ => Vec::new(),
-        };
-        if !forgotten.is_empty() {
-            forget(&mut engine, &mut records, &forgotten);
-        }
+        let known = applied(&engine).unwrap_or_default();
+        plants::forget(plant, &mut engine, known, &mut records);
         match MetadataTarget::open(engine, records, start) {
             Ok(target) => {
                 process.running = Some(target);
@@ -308,12 +295,15 @@ impl World {
             Action::Reply { connection, request, result } => {
                 let tag = request.tag;
                 self.trace.note(self.now, || format!("target {index} replies to tag {tag}"));
+                let plant = self.knobs.plant;
+                let result = result.map(|body| plants::reply(plant, request.message, body));
                 self.reply(connection, request.tag, result);
             }
             Action::Call { call, request } => {
-                let is_commit = request.message == Decide::ID && request.body.last() == Some(&1);
-                if is_commit && self.knobs.plant == Some(PlantedBug::LoseCommitNotices) {
-                    return self.deliver_answer(index, call, Ok(EmptyReply {}.to_bytes()));
+                let plant = self.knobs.plant;
+                let reply = plants::suppressed_call(plant, request.message, &request.body);
+                if let Some(reply) = reply {
+                    return self.deliver_answer(index, call, reply);
                 }
                 let running = self.targets[index].running.as_ref();
                 let header = Header {
@@ -414,19 +404,4 @@ fn describe(index: usize, lsn: Lsn, payload: &[u8]) -> String {
 pub(crate) fn applied(engine: &MemoryEngine) -> Option<Lsn> {
     let value = engine.get(&Key::Applied.to_bytes()).ok().flatten();
     value.and_then(|it| Lsn::from_bytes(&it).ok())
-}
-
-/// Implements planted bugs: a starting target loses all keys with a prefix.
-fn forget(engine: &mut MemoryEngine, records: &mut [Record], prefix: &[u8]) {
-    let pairs = engine.scan(prefix, &[], usize::MAX).unwrap_or_default();
-    let removals = pairs.into_iter().map(|(key, _)| (key, None)).collect();
-    let applied = applied(engine).unwrap_or_default();
-    // An engine in memory cannot fail.
-    let _ = engine.apply(&removals, applied);
-    for record in records {
-        if let Ok(mut batch) = Batch::from_bytes(&record.payload) {
-            batch.mutations.retain(|it| !it.key.0.starts_with(prefix));
-            record.payload = batch.to_bytes();
-        }
-    }
 }

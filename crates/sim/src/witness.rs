@@ -35,6 +35,7 @@ mod order;
 mod own_effects;
 
 use crate::changes::{Changes, fits};
+use crate::judged::Judged;
 use crate::model::Model;
 use crate::operation::Op;
 use crate::versions::Versions;
@@ -113,6 +114,8 @@ pub(crate) struct Witness {
     /// Number of the latest arrival of each request, which gives the order of arrival.
     arrivals: BTreeMap<InstanceId, u64>,
     next_arrival: u64,
+    /// Listings. After a power loss during a listing, its entries are not judged.
+    pub(crate) listings: Judged,
     next_operation: u64,
     /// The requests of operations that were sent in more than one session, by operation.
     attempts: BTreeMap<u64, Vec<InstanceId>>,
@@ -144,6 +147,7 @@ impl Witness {
             has_seen_full_disks: false,
             arrivals: BTreeMap::new(),
             next_arrival: 0,
+            listings: Judged::default(),
             next_operation: 0,
             attempts: BTreeMap::new(),
             created: BTreeSet::new(),

@@ -2,7 +2,10 @@
 //! itself: the same seed always gives the same run, and the checkers find planted bugs.
 
 use skep_sim::knobs::PlantedBug;
-use skep_sim::{MOST_BLIND_PERCENT, Options, Report, run};
+use skep_sim::{
+    Judged, MOST_BLIND_PERCENT, MOST_LISTINGS_SKIPPED_PERCENT, MOST_SIZES_SKIPPED_PERCENT, Options,
+    Report, run,
+};
 use std::collections::BTreeSet;
 use std::thread;
 
@@ -41,6 +44,12 @@ fn fixed_seeds_find_no_violation() {
     let runs = reports.len() as u64;
     println!("{blind} of {runs} runs were not judged to their end");
     assert!(blind * 100 <= runs * MOST_BLIND_PERCENT, "{blind} of {runs} runs were not judged");
+    let sum =
+        |of: fn(&Report) -> Judged| reports.iter().map(of).fold(Judged::default(), Judged::plus);
+    let (listings, sizes) = (sum(|it| it.listings), sum(|it| it.sizes));
+    println!("listings: {listings:?}, sizes: {sizes:?}");
+    assert!(listings.is_within(MOST_LISTINGS_SKIPPED_PERCENT), "{listings:?}");
+    assert!(sizes.is_within(MOST_SIZES_SKIPPED_PERCENT), "{sizes:?}");
     let failures = failures(reports);
     assert!(failures.is_empty(), "{}", explain(&failures));
 }
@@ -83,6 +92,16 @@ fn planted_bugs_are_found() {
         (PlantedBug::ObeyDeposed, &["deposed by"]),
         (PlantedBug::ForgetLocks, &["has locked"]),
         (PlantedBug::ForgetStarts, &["follows version", "of a file", "is CachedState"]),
+        (
+            PlantedBug::ForgetPrepared,
+            &["is reached twice", "expected", "unfinished work", "only in the stores"],
+        ),
+        (PlantedBug::ForgetInline, &["inline bytes", "expected at some moment"]),
+        (PlantedBug::IgnoreNotifications, &["was not notified that"]),
+        (PlantedBug::WriteForEvicted, &["long ended"]),
+        (PlantedBug::CheckBeforeWait, &["long ended"]),
+        (PlantedBug::HideSizes, &["its chunk files end at"]),
+        (PlantedBug::OmitEntries, &[" 0 times"]),
     ];
     for (plant, fragments) in planted {
         let is_expected = |report: &Report| {

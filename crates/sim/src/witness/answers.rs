@@ -121,10 +121,9 @@ impl Witness {
         seen: &[(Vec<u8>, InodeId)],
     ) -> Result<(), Violation> {
         let is_blind = self.is_blind;
-        let Some(window) = self.windows.remove(&window).filter(|it| !it.is_void && !is_blind)
-        else {
-            return Ok(());
-        };
+        let window = self.windows.remove(&window).filter(|it| !it.is_void && !is_blind);
+        self.listings.count(window.is_some());
+        let Some(window) = window else { return Ok(()) };
         for (name, inode) in &window.always {
             let times = seen.iter().filter(|it| *it == &(name.clone(), *inode)).count();
             if times != 1 {

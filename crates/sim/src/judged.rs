@@ -1,0 +1,30 @@
+//! Counts the cases that a checker could not judge. Tests bound their share, since a checker that
+//! is switched off finds nothing.
+
+/// The cases of a checker.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Judged {
+    /// Number of cases.
+    pub seen: u64,
+    /// Number of cases in which the checker was switched off.
+    pub skipped: u64,
+}
+
+impl Judged {
+    /// Counts a case.
+    pub(crate) fn count(&mut self, is_judged: bool) {
+        self.seen += 1;
+        self.skipped += u64::from(!is_judged);
+    }
+
+    /// Returns the sum of two counts.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        Self { seen: self.seen + other.seen, skipped: self.skipped + other.skipped }
+    }
+
+    /// Whether at most `percent` of the cases were not judged. Always true for few cases.
+    pub fn is_within(self, percent: u64) -> bool {
+        self.skipped * 100 <= self.seen.max(100) * percent
+    }
+}

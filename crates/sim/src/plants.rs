@@ -1,0 +1,82 @@
+//! The planted bugs that change one value: keys that a starting target forgets, replies, and calls.
+//!
+//! A test plants one bug, to prove that a checker finds it. Bugs that need more are at the place in
+//! the simulation that they change.
+
+use crate::knobs::PlantedBug;
+use skep_format::log::Record;
+use skep_format::metadata::{Batch, Key, inline_of};
+use skep_metadata::engine::Engine;
+use skep_metadata::engine::memory::MemoryEngine;
+use skep_types::codec::Codec;
+use skep_types::{Lsn, Result, SessionId};
+use skep_wire::Request;
+use skep_wire::management::EmptyReply;
+use skep_wire::metadata as md;
+
+/// Whether a starting target forgets a key.
+fn is_forgotten(plant: PlantedBug, key: &[u8]) -> bool {
+    let prefix = match plant {
+        PlantedBug::ForgetSlots => Key::slots_of(SessionId::default())[..2].to_vec(),
+        PlantedBug::ForgetTruncations => Key::truncations(),
+        PlantedBug::ReuseNumbers => Key::NumbersReserved.to_bytes(),
+        PlantedBug::ForgetStarts => Key::starts(),
+        PlantedBug::ForgetLocks => Key::all_file_locks(),
+        PlantedBug::ForgetPrepared => Key::prepared(),
+        PlantedBug::ForgetInline => return inline_of(key).is_some(),
+        _ => return false,
+    };
+    key.starts_with(&prefix)
+}
+
+/// Removes what a starting target forgets from its engine and from its log records.
+pub(crate) fn forget(
+    plant: Option<PlantedBug>,
+    engine: &mut MemoryEngine,
+    applied: Lsn,
+    records: &mut [Record],
+) {
+    let Some(plant) = plant else { return };
+    let keys = engine.pairs().map(|(key, _)| key.clone());
+    let removals: std::collections::BTreeMap<_, _> =
+        keys.filter(|key| is_forgotten(plant, key)).map(|key| (key, None)).collect();
+    if !removals.is_empty() {
+        // An engine in memory cannot fail.
+        let _ = engine.apply(&removals, applied);
+    }
+    for record in records {
+        if let Ok(mut batch) = Batch::from_bytes(&record.payload) {
+            batch.mutations.retain(|it| !is_forgotten(plant, &it.key.0));
+            record.payload = batch.to_bytes();
+        }
+    }
+}
+
+/// Returns the reply that a target gives instead of `body`.
+pub(crate) fn reply(plant: Option<PlantedBug>, message: u16, body: Vec<u8>) -> Vec<u8> {
+    match plant {
+        Some(PlantedBug::OmitEntries) if message == md::ReadDirectory::ID => {
+            let Ok(mut page) = md::DirectoryEntries::from_bytes(&body) else { return body };
+            // As if the cursor of the next page were one entry too high.
+            if page.entries.len() > 1 {
+                page.entries.remove(0);
+            }
+            page.to_bytes()
+        }
+        _ => body,
+    }
+}
+
+/// Returns the reply that the caller gets at once to a call of a target that is not sent.
+pub(crate) fn suppressed_call(
+    plant: Option<PlantedBug>,
+    message: u16,
+    body: &[u8],
+) -> Option<Result<Vec<u8>>> {
+    match plant? {
+        PlantedBug::LoseCommitNotices if message == md::Decide::ID && body.last() == Some(&1) => {
+            Some(Ok(EmptyReply {}.to_bytes()))
+        }
+        _ => None,
+    }
+}
