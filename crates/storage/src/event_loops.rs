@@ -13,7 +13,7 @@
 //! Owns the loops and the choice of the loop for a target. Does not own the work of a target
 //! (`target_thread`).
 
-use crate::limits::{MAX_WAITING_TARGETS, WORKERS_PER_PROCESSOR};
+use crate::limits::{MAX_WAITING_TARGETS, WAIT_AGAIN, WORKERS_PER_PROCESSOR};
 use skep_env::{Mailbox, MailboxSender};
 use skep_types::{Error, ErrorCode, Result};
 use std::collections::HashMap;
@@ -171,7 +171,17 @@ impl EventLoop {
 /// Starts the targets of a loop until the service ends.
 async fn start_targets(mailbox: &Mailbox<Message>) -> io::Result<()> {
     let workers = skep_env::available_cpus().len() * WORKERS_PER_PROCESSOR;
-    while let Message::Start { job, targets } = mailbox.receive().await? {
+    loop {
+        let (job, targets) = match mailbox.receive().await {
+            Ok(Message::Start { job, targets }) => (job, targets),
+            Ok(Message::End) => return Ok(()),
+            // The targets of this loop must not end because another one cannot start.
+            Err(error) => {
+                tracing::warn!("a loop cannot wait for further targets: {error}");
+                skep_env::sleep(WAIT_AGAIN).await;
+                continue;
+            }
+        };
         // Each target gets as many workers as it would have in a loop of its own. Otherwise the
         // syncs of one target would wait for the syncs of the others.
         let count = u32::try_from(workers * targets).unwrap_or(u32::MAX);
@@ -180,7 +190,6 @@ async fn start_targets(mailbox: &Mailbox<Message>) -> io::Result<()> {
         }
         job();
     }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -5,6 +5,8 @@ use std::time::Duration;
 /// Maximum number of targets that wait for their start in one event loop. The loop starts them at
 /// once, and a service has fewer targets.
 pub(crate) const MAX_WAITING_TARGETS: usize = 1024;
+/// Pause before a loop of targets waits again for further targets, after an error of the kernel.
+pub(crate) const WAIT_AGAIN: Duration = Duration::from_secs(1);
 /// Number of the kernel's workers that a target may use for each processor: the kernel's own limit
 /// for a loop. Workers sync files and write back, and each waits for the device.
 pub(crate) const WORKERS_PER_PROCESSOR: usize = 4;

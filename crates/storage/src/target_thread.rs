@@ -102,8 +102,14 @@ async fn own(start: TargetStart, open_files: usize, device: Option<Device>) -> R
     let clean_up = (!served.loss.is_lost())
         .then(|| skep_env::spawn(clean_up_forever(Rc::clone(&store), router)));
     let mut connections: Vec<(Peer, Task<()>)> = Vec::new();
-    loop {
-        match events.receive().await? {
+    // The loop of the thread goes on after the end of this target. So the target also completes its
+    // requests after an error: the next start must not find writes of this one in progress.
+    let ended = loop {
+        let event = match events.receive().await {
+            Ok(event) => event,
+            Err(error) => break Err(Error::from(error)),
+        };
+        match event {
             TargetEvent::Connection { socket, peer } => {
                 connections.retain(|(old, task)| !task.is_finished() && !follows(&peer, old));
                 let served = Rc::clone(&served);
@@ -120,9 +126,9 @@ async fn own(start: TargetStart, open_files: usize, device: Option<Device>) -> R
                 };
                 skep_env::spawn(answering).detach();
             }
-            TargetEvent::Stop => break,
+            TargetEvent::Stop => break Ok(()),
         }
-    }
+    };
     served.benchmark.end();
     // From here on, the target accepts no new requests. Requests in progress run to completion,
     // since a dropped write would be torn.
@@ -132,7 +138,10 @@ async fn own(start: TargetStart, open_files: usize, device: Option<Device>) -> R
         all.push(served.permits.acquire().await);
     }
     drop(cleaning);
-    store.close().await
+    let closed = store.close().await;
+    // The lock of the directory goes last.
+    drop(directory);
+    ended.and(closed)
 }
 
 /// Whether a new connection replaces an older one. Requests of the older connection that are in

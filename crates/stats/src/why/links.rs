@@ -14,7 +14,7 @@ use super::evidence::Evidence;
 use super::names;
 use super::traffic::{Interval, Traffic};
 use skep_cluster::problems::Severity;
-use skep_types::{ClusterMap, NodeId};
+use skep_types::{ClusterMap, NodeId, Target, TargetKind};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Fewest bytes for a judgement of a link in an interval.
@@ -51,7 +51,9 @@ impl Links {
         let mut links = Self::default();
         let judged = interval.iter().filter(|((target, _), _)| !without.contains(target));
         for ((target, client), traffic) in judged {
-            let found = map.targets.iter().find(|it| it.id.raw() == *target);
+            // Metadata targets do not measure how long the data of small files move.
+            let is_judged = |it: &&Target| it.id.raw() == *target && it.kind == TargetKind::Storage;
+            let found = map.targets.iter().find(is_judged);
             let Some(server) = found.map(|it| it.node.raw()) else { continue };
             links.pairs.entry((*client, server)).or_default().add_beside(*traffic);
             links.clients.entry(*client).or_default().add_beside(*traffic);

@@ -53,6 +53,7 @@ const PAUSES: &[(&str, &str)] = &[
     ("crates/service/src/listen.rs", "retry: binding an address that is still in use"),
     ("crates/service/src/tokens.rs", "period: looks for a changed token"),
     ("crates/storage/src/benchmark.rs", "poll: the end of a benchmark's streams, and of its client's interest"),
+    ("crates/storage/src/event_loops.rs", "period: a loop waits again for targets after an error of the kernel"),
     ("crates/storage/src/emulation.rs", "delay: emulates a slow device"),
     ("crates/storage/src/orphans.rs", "period: the clean-up of chunk files without inodes"),
     ("crates/store/src/identity.rs", "poll: the end of a killed process that still holds the lock of a directory"),
