@@ -2,7 +2,7 @@
 //! a restart of management forgets it until the next heartbeats.
 
 use skep_types::NodeId;
-use skep_wire::limits::{MAX_LISTED_REQUEST_WAITS, MAX_REPORTED_WAITS};
+use skep_wire::limits::{MAX_LISTED_REQUEST_WAITS, MAX_REPORTED_WAITS, MAX_WAIT_ERROR_CHARS};
 use skep_wire::management::{NodeWait, RequestWait, RequestWaitList};
 use std::cell::RefCell;
 use std::cmp::Reverse;
@@ -16,6 +16,10 @@ impl ReportedWaits {
     /// Replaces the waits of a node by the waits in its newest heartbeat.
     pub(crate) fn report(&self, node: NodeId, mut waits: Vec<RequestWait>) {
         waits.truncate(MAX_REPORTED_WAITS);
+        for wait in &mut waits {
+            let end = wait.error.char_indices().nth(MAX_WAIT_ERROR_CHARS);
+            wait.error.truncate(end.map_or(wait.error.len(), |(at, _)| at));
+        }
         match waits.is_empty() {
             true => self.0.borrow_mut().remove(&node),
             false => self.0.borrow_mut().insert(node, waits),
@@ -70,5 +74,10 @@ mod tests {
         }
         let list = reported.list(|_| true);
         assert_eq!((list.waits.len(), list.nodes), (MAX_LISTED_REQUEST_WAITS, 200));
+        // An error of a faulty node must not make the reply too long.
+        let long = RequestWait { error: "x".repeat(100_000), ..wait(1) };
+        reported.report(NodeId::new(1), vec![long]);
+        let list = reported.list(|node| node == NodeId::new(1));
+        assert_eq!(list.waits[0].wait.error.len(), MAX_WAIT_ERROR_CHARS);
     }
 }

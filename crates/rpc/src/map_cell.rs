@@ -45,12 +45,14 @@ impl skep_metrics::Source for MapCell {
 
 impl MapCell {
     /// Creates a cell with an initial map and the process's node id.
+    ///
+    /// A target that is lost in the initial map raises no needed version: its own version is not
+    /// known, and each service starts with another cached map while management is away. Their
+    /// requests would be refused until management is back.
     pub fn new(map: ClusterMap, node: NodeId) -> Arc<Self> {
-        let has_lost = lost_targets(&map).next().is_some();
-        let needed = if has_lost { map.version.raw() } else { 0 };
         Arc::new(Self {
             version: AtomicU64::new(map.version.raw()),
-            needed: AtomicU64::new(needed),
+            needed: AtomicU64::new(0),
             node: AtomicU32::new(node.raw()),
             map: Mutex::new(Arc::new(map)),
             changed: SharedNotify::default(),
@@ -168,8 +170,8 @@ mod tests {
         cell.update(map(6, Consistency::Bad));
         cell.update(map(7, Consistency::Bad));
         assert_eq!(cell.needed(), MapVersion::new(6));
-        // A process that starts does not know when the target was given up.
+        // Services with different cached maps must work with each other without management.
         let cell = MapCell::new(map(8, Consistency::Bad), NodeId::new(1));
-        assert_eq!(cell.needed(), MapVersion::new(8));
+        assert_eq!(cell.needed(), MapVersion::new(0));
     }
 }

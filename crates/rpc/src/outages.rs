@@ -7,6 +7,7 @@
 
 use skep_types::{Error, GroupId};
 use skep_wire::limits::MAX_REPORTED_WAITS;
+use skep_wire::limits::MAX_WAIT_ERROR_CHARS;
 use skep_wire::management::RequestWait;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,9 +17,6 @@ use std::time::Duration;
 /// Time for which requests must fail before the process logs an outage. It does not log shorter
 /// outages, such as a restart of a service.
 const WORTH_A_LINE: Duration = Duration::from_secs(5);
-
-/// Maximum length of an error in a report to management, in characters.
-const MAX_ERROR_CHARS: usize = 240;
 
 /// The groups whose requests fail. The mutex protects only this map.
 static FAILING: Mutex<BTreeMap<GroupId, Outage>> = Mutex::new(BTreeMap::new());
@@ -117,7 +115,7 @@ pub(crate) fn waits(now: Duration) -> Vec<RequestWait> {
         group: *group,
         since_ms: u64::try_from(age(outage).as_millis()).unwrap_or(u64::MAX),
         requests: u32::try_from(outage.waiting).unwrap_or(u32::MAX),
-        error: outage.error.chars().take(MAX_ERROR_CHARS).collect(),
+        error: outage.error.chars().take(MAX_WAIT_ERROR_CHARS).collect(),
     };
     failing.iter().filter(is_long).take(MAX_REPORTED_WAITS).map(wait).collect()
 }

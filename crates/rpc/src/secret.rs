@@ -217,27 +217,27 @@ impl Secrets {
         held.find(|held| held.secret.id().raw() == id).map(|held| held.secret)
     }
 
-    /// Chooses the newest own secret that the connecting side offers. `is_member` means that the
-    /// connecting side names a node id. The handshake cannot verify this id: before a node joins by
-    /// a closed secret, management must check that it has joined before.
+    /// Chooses the newest own secret that the connecting side offers, an open one if there is any.
+    /// `is_member` means that the connecting side names a node id. The handshake cannot verify this
+    /// id: before a node joins by a closed secret, management must check that it has joined before.
     ///
     /// # Errors
     /// `AuthenticationFailed` if this process holds none of the secrets, or if a side without a
     /// node id offers only revoked ones.
     pub(crate) fn choose(&self, offered: &[u64], is_member: bool) -> Result<HeldSecret> {
         let held = self.held();
-        let mut common = held.iter().filter(|it| offered.contains(&it.secret.id().raw()));
+        let common: Vec<_> =
+            held.iter().filter(|it| offered.contains(&it.secret.id().raw())).collect();
         let refused = |what: &str| Error::new(ErrorCode::AuthenticationFailed, what);
-        let Some(first) = common.next() else {
+        let Some(first) = common.first() else {
             return Err(refused(
                 "the token is wrong, not of this cluster, or revoked: this service has another \
                  secret; `skep cluster token` on the management host prints the newest token, and \
                  `skep token install` gives it to a service",
             ));
         };
-        let mut usable =
-            std::iter::once(first).chain(common).filter(|it| !it.is_closed || is_member);
-        usable.next().cloned().ok_or_else(|| {
+        let open = common.iter().find(|it| !it.is_closed);
+        open.or(is_member.then_some(first)).map(|it| (*it).clone()).ok_or_else(|| {
             refused(
                 "the token is revoked for new nodes; `skep cluster token` on the management host \
                  prints the newest token",

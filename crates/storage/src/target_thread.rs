@@ -99,7 +99,7 @@ async fn own(start: TargetStart, open_files: usize, device: Option<Device>) -> R
     let cleaner = Rc::clone(&store);
     let cleaning = skep_env::spawn(async move { cleaner.clean_forever().await });
     // The chunk files of a lost target stay as they are, so that an administrator can copy them.
-    let clean_up = (!served.loss.is_lost())
+    let mut clean_up = (!served.loss.is_lost())
         .then(|| skep_env::spawn(clean_up_forever(Rc::clone(&store), router)));
     let mut connections: Vec<(Peer, Task<()>)> = Vec::new();
     // The loop of the thread goes on after the end of this target. So the target also completes its
@@ -117,7 +117,12 @@ async fn own(start: TargetStart, open_files: usize, device: Option<Device>) -> R
             }
             // The router loads the newest map for each request. But a lost target must mark its
             // directory even if no request arrives.
-            TargetEvent::MapChanged => served.loss.note(&served.router.map()),
+            TargetEvent::MapChanged => {
+                served.loss.note(&served.router.map());
+                if served.loss.is_lost() {
+                    clean_up = None;
+                }
+            }
             TargetEvent::Probe(probe) => {
                 let (probed, lost) = (Rc::clone(&store), served.loss.health());
                 let answering = async move {

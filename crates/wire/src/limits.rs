@@ -20,6 +20,8 @@ pub const MAX_LINKS: u32 = 1 << 31;
 pub const MAX_DIRECTORY_BYTES: u32 = 1 << 20;
 /// Maximum number of groups in one heartbeat for which requests wait.
 pub const MAX_REPORTED_WAITS: usize = 16;
+/// Maximum length of the error of a wait, in characters.
+pub const MAX_WAIT_ERROR_CHARS: usize = 240;
 /// Maximum number of entries in one `RequestWaitList`: more than a person reads.
 pub const MAX_LISTED_REQUEST_WAITS: usize = 1000;
 /// Maximum number of slots of a session at one metadata target. The target stores the last reply of

@@ -75,7 +75,15 @@ impl XattrAbsence {
         match self.all.get(inode) {
             Some(Absence::NotUntil(until)) if now < until => false,
             Some(Absence::Since(at)) if is_recent(at) => true,
-            _ => name == CAPABILITY && self.no_capability.get(inode).is_some_and(is_recent),
+            noted => {
+                // A program may have set the capability after an earlier request.
+                let from = match noted {
+                    Some(Absence::NotUntil(until)) => until,
+                    _ => Duration::ZERO,
+                };
+                let is_valid = |sent: Duration| sent >= from && is_recent(sent);
+                name == CAPABILITY && self.no_capability.get(inode).is_some_and(is_valid)
+            }
         }
     }
 
@@ -123,6 +131,17 @@ mod tests {
         absence.note_missing(inode, CAPABILITY, at);
         assert!(!absence.is_absent(inode, CAPABILITY, at));
         assert!(!absence.is_absent(inode, CAPABILITY, at + VALID));
+    }
+
+    #[test]
+    fn capability_that_was_set_is_not_absent_later() {
+        let (absence, inode) = (XattrAbsence::new(Duration::from_secs(60)), InodeId::new(4));
+        let second = Duration::from_secs;
+        absence.note_missing(inode, CAPABILITY, second(9));
+        absence.forget(inode, CAPABILITY, second(10));
+        assert!(!absence.is_absent(inode, CAPABILITY, second(12)));
+        absence.note_missing(inode, CAPABILITY, second(13));
+        assert!(absence.is_absent(inode, CAPABILITY, second(14)), "a later reply counts");
     }
 
     #[test]

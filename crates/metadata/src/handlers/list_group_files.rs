@@ -47,7 +47,9 @@ pub(crate) fn run<E: Engine>(
             let record: InodeRecord = decode_value(&key, &value)?;
             if names(&record, group) {
                 let bytes = bytes_on(&record, group);
-                let is_written = context.opens(inode)?.writers > 0;
+                // The size of a file whose writer died is not known yet.
+                let is_written = context.opens(inode)?.writers > 0
+                    || context.get_raw(&Key::SizeRecovery(inode))?.is_some();
                 let kind = record.attributes.kind;
                 page.files.push(GroupFile { inode, kind, bytes, is_written });
             }
