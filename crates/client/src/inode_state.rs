@@ -277,7 +277,7 @@ impl InodeState {
         self.with(|parts| parts.handles.closing(is_writer));
     }
 
-    /// Records that a close has ended. Returns whether it was that of the last handle.
+    /// Records that a close has ended. Returns whether the file has no other handle.
     pub(crate) fn closed(&self) -> bool {
         self.with(|parts| parts.handles.closed())
     }

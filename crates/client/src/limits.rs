@@ -25,12 +25,12 @@ pub(crate) const MAX_CLOSED_UNSYNCED: usize = 1 << 16;
 /// Maximum number of inodes whose cached version the mount remembers. 16 bytes each.
 pub(crate) const MAX_REMEMBERED_VERSIONS: usize = 1 << 18;
 /// Maximum number of directories and special files whose attributes the mount remembers. The
-/// attributes are needed if a program still has a removed one open. 140 bytes each.
+/// attributes are needed if a program still has a removed directory or file open. 140 bytes each.
 pub(crate) const MAX_REMEMBERED_SPECIAL: usize = 1 << 14;
 /// Maximum number of inodes in the table of inodes without extended attributes. 32 bytes each.
 pub(crate) const MAX_REMEMBERED_XATTR_ABSENCE: usize = 1 << 16;
-/// Time after a program has set an extended attribute in which arriving attributes of the inode may
-/// be from before. Few replies take longer than this.
+/// For this time after a program sets an extended attribute, the mount treats received attributes
+/// of the inode as possibly older than the change. Few replies take longer than this.
 pub(crate) const LATE_ATTRIBUTES: Duration = Duration::from_secs(1);
 /// Number of parts of each shared table. Each part has its own mutex, so that threads seldom
 /// contend.

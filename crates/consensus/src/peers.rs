@@ -23,7 +23,7 @@ use std::future::Future;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Bytes of an entry with a command before the command: the position, the kind and the length.
+/// Length in bytes of the header of an entry with a command: position, kind and command length.
 const ENTRY_HEAD_BYTES: usize = 29;
 
 /// Carries messages to other members.

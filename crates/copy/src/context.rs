@@ -22,7 +22,7 @@ pub struct Options {
     pub verify: bool,
     /// Sync each file and directory, before the copy gets its name.
     pub sync: bool,
-    /// Only count.
+    /// Dry run: count the entries, and copy nothing.
     pub is_dry_run: bool,
     /// Leave out the contents of directories where another file system is mounted.
     pub one_file_system: bool,

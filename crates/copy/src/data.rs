@@ -1,8 +1,8 @@
 //! Copies the bytes of a range. Holes of the source stay holes.
 //!
-//! The copy has the length of the source and no data in the range before. `copy_file_range` is used
-//! if both files are in one file system, where the file system may share blocks or copy on its
-//! servers; between file systems the kernel would only copy through its own pages.
+//! The copy must already have the length of the source, and no data in the range. `copy_file_range`
+//! is used if both files are in one file system, where the file system may share blocks or copy on
+//! its servers; between file systems the kernel would only copy through its own pages.
 
 use crate::failure::Failure;
 use crate::pace::Pace;

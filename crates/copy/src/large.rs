@@ -7,8 +7,9 @@
 //!
 //! # Hazard: a failed write that another thread sees
 //! The kernel reports a failed write of pages to one sync of each descriptor. If two pieces shared
-//! a descriptor, the sync of the one could get the error of the other, and the lost piece would be
-//! listed as finished. So each piece has a descriptor of its own, which is open before its writes.
+//! a descriptor, the sync of one piece could get the write error of the other piece, and the other
+//! piece would be listed as finished although its bytes are lost. So each piece has a descriptor of
+//! its own, which is open before its writes.
 
 use crate::attributes;
 use crate::data::{self, Files, is_sparse};

@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Most problems that are kept with their texts. All are counted.
+/// Maximum number of problems whose texts are kept. The count includes all problems.
 const MOST_PROBLEMS: usize = 1000;
 
 /// An entry that could not be copied, or not completely.
@@ -23,7 +23,7 @@ pub struct Problem {
 /// The result of a copy.
 #[derive(Debug, Default, Serialize)]
 pub struct Outcome {
-    /// Whether only a listing was asked for.
+    /// Whether this was a dry run, which copies nothing.
     pub is_dry_run: bool,
     /// Regular files that were copied.
     pub files: u64,
@@ -143,8 +143,8 @@ impl Progress {
         self.bytes as f64 / self.elapsed.as_secs_f64().max(0.001)
     }
 
-    /// Returns the time left at the mean rates until now. `None` means that it cannot be estimated
-    /// yet: the walk goes on, or nothing is complete.
+    /// Returns the time left at the mean rates until now. `None` means that the time cannot be
+    /// estimated yet: the walk is still running, or nothing is complete.
     pub fn time_left(&self) -> Option<Duration> {
         let remaining = self.found.saturating_sub(self.done + self.problems);
         if self.is_walking || (self.done == 0 && self.bytes == 0) {
@@ -155,7 +155,8 @@ impl Progress {
             done => remaining as f64 * self.elapsed.as_secs_f64() / done as f64,
         };
         let bytes = self.pending_bytes as f64 / self.rate().max(1.0);
-        // With large files under way, the entries behind them say little.
+        // While large files are being copied, the estimate uses their bytes: the entry count is a
+        // poor measure.
         let seconds = if self.pending_bytes > 0 { bytes } else { entries };
         Duration::try_from_secs_f64(seconds).ok()
     }

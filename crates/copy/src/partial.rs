@@ -1,8 +1,8 @@
 //! The incomplete copy of a large file, and the list of its finished pieces.
 //!
 //! Both are used only if this user owns them alone, since another user could write bytes of their
-//! own there. A lock on the list keeps two runs from writing the same file. File systems without
-//! locks are used without.
+//! own there. A lock on the list keeps two runs from writing the same file. On a file system
+//! without locks, the copy takes no lock.
 
 use crate::failure::Failure;
 use crate::plan::{Version, finished_pieces, list_head, partial_names, piece_count};

@@ -12,9 +12,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 /// Length of a piece. Several threads copy pieces of one file at the same time. A piece is long
-/// enough that its sync costs little, and short enough that an interruption loses little.
+/// enough that its sync is cheap compared with its copy, and short enough that a run after an
+/// interruption repeats little work.
 pub const PIECE: u64 = 64 << 20;
-/// Files from this length are copied in pieces.
+/// Minimum length of a file that is copied in pieces.
 pub const LARGE: u64 = 2 * PIECE;
 
 /// Returns the number of pieces of a file.
@@ -46,7 +47,7 @@ pub struct Version {
     pub changed: (i64, i64),
 }
 
-/// The begin of all names that are reserved for incomplete copies.
+/// Prefix of all names that are reserved for incomplete copies.
 pub const RESERVED: &[u8] = b".skep-copy-";
 
 /// Returns whether a name is reserved for incomplete copies.

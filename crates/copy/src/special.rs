@@ -35,7 +35,7 @@ pub(crate) fn copy(
         created.map_err(Failure::of("create the FIFO, socket or device"))?;
     }
     let copy = temporary.open()?;
-    // A second name would be an entry of another user: a new entry has one name.
+    // A new entry has one name. If this entry has more, another user's entry has replaced it.
     let is_ours = copy.kind() == kind
         && copy.metadata.nlink() == 1
         && (kind == FileType::Symlink || copy.metadata.rdev() == seen.metadata.rdev());

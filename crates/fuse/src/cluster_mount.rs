@@ -53,7 +53,7 @@ pub fn mount(cluster: ClusterOptions, options: ServeOptions) -> Result<()> {
         mount_point: mount_point.display().to_string(),
         host: cluster.host,
         version: cluster.version.clone(),
-        // The additional client deregisters at the end.
+        // One client more than there are workers: it deregisters the mount when the mount ends.
         workers: workers + 1,
         patience: cluster.patience,
         attribute_timeout: options.requests.validity,

@@ -21,7 +21,7 @@ pub(crate) const MAX_IOCTL_BYTES: usize = 64;
 /// Maximum number of background requests of the kernel (read-ahead, asynchronous direct I/O) in
 /// flight.
 pub(crate) const MAX_BACKGROUND: u16 = 128;
-/// Number of background requests in flight from which on the kernel reduces its read-ahead.
+/// Number of background requests in flight at which the kernel reduces its read-ahead.
 pub(crate) const CONGESTION_THRESHOLD: u16 = 96;
 /// Maximum number of requests in flight on one worker. Further requests wait in the kernel. Each
 /// slot has a buffer of [`MAX_IO_BYTES`], but only the pages in use take memory.
@@ -31,8 +31,9 @@ pub(crate) const SLOTS_PER_WORKER: usize = 16;
 pub(crate) const MAX_DEVICE_WORKERS: usize = 8;
 /// Read-ahead of the mount in KiB: four requests, enough to use all targets of a default pattern.
 pub(crate) const READ_AHEAD_KIB: u32 = 4096;
-/// How long the control thread pauses after a `FORGET`, which has no reply. The pause lets it read
-/// several messages at once, so that the kernel does not wake it for each.
+/// How long the control thread pauses after a `FORGET`, which has no reply. The pause lets the
+/// thread read several messages at once, so that the kernel does not wake the thread for each
+/// message.
 pub(crate) const FORGET_PAUSE: Duration = Duration::from_millis(5);
 /// How long a worker polls for a server's reply before it sleeps. The measurements are in
 /// docs/design/0001-threads-and-store.md.
@@ -67,10 +68,11 @@ pub(crate) const DETACH_GRACE: Duration = Duration::from_secs(10);
 pub(crate) const END_GRACE: Duration = Duration::from_secs(2);
 /// Maximum pause between two checks whether a dropped operation has released its memory.
 pub(crate) const LONGEST_MEMORY_PAUSE: Duration = Duration::from_millis(50);
-/// Time for which a worker trusts the job of a process. A process id is rarely used again so soon.
+/// Time for which a worker trusts the job of a process. The kernel rarely reuses a process id
+/// within this time.
 pub(crate) const JOB_VALIDITY: Duration = Duration::from_secs(10);
-/// Longest wait for the environment of a process. It takes much longer only if the process itself
-/// waits for this mount.
+/// Longest wait for the environment of a process. The read takes much longer only if the process
+/// itself waits for this mount.
 pub(crate) const JOB_PATIENCE: Duration = Duration::from_millis(50);
 /// Maximum number of processes whose jobs a worker remembers.
 pub(crate) const MAX_KNOWN_JOBS: usize = 4096;

@@ -1,7 +1,8 @@
 //! The page with the figures of a mount, on a socket in the file system: `MOUNT-PID.sock` in a
-//! directory of the host. A client of HTTP reads it (`curl --unix-socket`).
+//! directory of the host. An HTTP client reads the page (`curl --unix-socket`).
 //!
-//! The page never prevents a mount: without a socket the mount logs the reason, and has no page.
+//! The page never prevents a mount: if the mount cannot create the socket, it logs the reason, and
+//! has no page.
 
 use skep_env::TcpListener;
 use skep_exporter::{http, message::Figures};

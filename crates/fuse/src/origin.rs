@@ -74,7 +74,8 @@ impl Drop for RunningLookup<'_> {
     }
 }
 
-/// Reads the job of a process. `None` means that it has none, or that the read takes too long.
+/// Reads the job of a process. `None` means that the process belongs to no job, or that the read of
+/// its environment failed or timed out.
 async fn look_up(pid: u32) -> Option<u32> {
     let (sender, result) = Mailbox::new(1).ok()?;
     let reading = move || {

@@ -14,8 +14,8 @@ pub const SYNC_AFTER: Duration = Duration::from_millis(5);
 pub const NUMBER_RANGE: u64 = 65_536;
 /// Maximum number of chunk files that one message asks a storage target to remove.
 pub const REMOVALS_PER_MESSAGE: usize = 256;
-/// Maximum number of chunk files to remove that a target keeps in memory, about 24 bytes each. It
-/// reads further ones from its store later.
+/// Maximum number of pending removals of chunk files that a target keeps in memory, about 24 bytes
+/// each. The target reads further removals from its store later.
 pub const QUEUED_REMOVALS: usize = 1 << 18;
 /// Maximum number of open files that one transaction closes when a session ends, so that the
 /// transaction stays small.
@@ -47,7 +47,7 @@ pub const ASK_AFTER: Duration = Duration::from_secs(1);
 /// Pause before a target repeats a call that another group has refused. The call is a removal of
 /// chunk files, a request for the size of a chunk file, or a decision.
 pub const RETRY_PAUSE: Duration = Duration::from_secs(1);
-/// Age of an unanswered question to a coordinator from which on an administrator may decide on the
+/// Age of an unanswered question to a coordinator at which an administrator may decide on the
 /// transaction.
 pub const RESOLVABLE_AFTER: Duration = Duration::from_secs(10);
 /// Pause before a participant asks again about a transaction whose decision it could not carry out.
@@ -68,8 +68,8 @@ pub const FORGET_EVERY: Duration = Duration::from_secs(60);
 /// A target may have hundreds of thousands of these records.
 pub const ENDS_PER_BATCH: usize = 1000;
 
-/// Keys after which a batch deletes no further old records. A session has a key for each slot that
-/// it used, at most [`MAX_SLOTS`].
+/// Number of keys in one batch of deletions after which the batch takes no further old records. A
+/// session has a key for each slot that it used, at most [`MAX_SLOTS`].
 pub const KEYS_FORGOTTEN: usize = 10_000;
 /// Number of waiting operations at which the target refuses changes with `LimitReached`.
 pub const MAX_PARKED: usize = 100_000;

@@ -137,7 +137,7 @@ pub(crate) struct Meter {
     slow: SlowOperations,
     holders: Arc<SilentHolders>,
     holders_shown: Duration,
-    /// Time up to which the work of the thread is counted, and its idle time then.
+    /// End of the last counted interval, and the total idle time of the thread at that moment.
     worked: Option<(Duration, Duration)>,
 }
 

@@ -40,8 +40,8 @@ use std::time::Duration;
 /// Maximum number of events in the inbox. While the inbox is full, the service reads from no
 /// connection.
 const MAX_INBOX: usize = 10_000;
-/// Total length of the bodies in the inbox from which on the service reads from no connection. Each
-/// connection may add one more request.
+/// Total length of the bodies in the inbox at which the service stops reading from connections.
+/// Each connection may add one more request.
 const MAX_INBOX_BYTES: usize = 32 << 20;
 /// Time for which the thread polls for more work before it sleeps
 /// (docs/design/0001-threads-and-store.md).

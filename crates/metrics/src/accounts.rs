@@ -10,9 +10,10 @@
 //!
 //! # Directories
 //! Programs walk over millions of directories, and each account is a series of its own in a
-//! monitoring system. So only the heaviest directories get an account: a table has a rank for many
-//! candidates, and one gets an account when it has [`PROMOTED_PART`] of the load, and twice that of
-//! the account that it replaces. Until then its load belongs to [`LEFT_OUT`].
+//! monitoring system. So only the heaviest directories get an account. A table ranks many
+//! candidates. A candidate gets an account if it has at least the share 1 / [`PROMOTED_PART`] of
+//! the load, and twice the load of the account that it replaces. Until then the load of the
+//! candidate belongs to [`LEFT_OUT`].
 //!
 //! # Reading while the owner counts
 //! One thread counts, other threads read. The figures of an account are atomic variables. While the

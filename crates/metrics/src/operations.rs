@@ -137,8 +137,8 @@ impl OperationTable {
         self.charge(completed, origin);
     }
 
-    /// Adds the time in which the data of replies left to operations of a kind that were counted
-    /// already. `moving` is the part in which no other data of the client moved.
+    /// Adds the send time of reply data to the figures of already counted operations of the kind
+    /// `operation`. `moving` is the part of that time in which no other data of the client moved.
     pub fn record_sent(&self, operation: u32, time: Duration, moving: Duration, origin: &Origin) {
         let kind = (operation as usize).min(MAX_OPERATIONS - 1);
         let figures = self.published.kinds[kind].get_or_init(Box::default);

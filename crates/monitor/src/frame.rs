@@ -290,7 +290,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn light_causes_are_added_up_and_the_sum_stays() {
+    fn smallest_loads_are_merged_and_the_sum_is_unchanged() {
         let mut many = frame(1, 5);
         for user in 0..5000_u64 {
             let key = Key { dimension: Dimension::User, id: user.to_string(), ..key_of_user() };

@@ -41,7 +41,7 @@ pub const MIN_PASSWORD: usize = 8;
 /// Span of the newest evidence that findings about slowness are based on. Shorter spans have too
 /// few requests to compare; with longer ones, a cause is named late.
 pub const FINDING_WINDOW_MS: u64 = 5_000;
-/// Length of the pieces of older evidence.
+/// Time that one stored piece of older evidence covers.
 pub const EVIDENCE_PIECE_MS: u64 = 10_000;
 /// Number of pieces of older evidence: ten minutes. The evidence of a target takes about 5 KB, so
 /// that of 64 targets takes 20 MB.

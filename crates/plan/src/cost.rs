@@ -1,4 +1,5 @@
-//! The cost of a system per hour, per TB and per GB/s, in the columns of published summaries.
+//! Computes the cost of a system per hour, per TB and per GB/s. The fields match the columns of
+//! published storage summaries.
 
 use crate::catalogue::Catalogue;
 use crate::system::System;

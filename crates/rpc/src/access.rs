@@ -110,7 +110,7 @@ pub struct Peer {
     /// The peer's channel to the target.
     pub channel: Channel,
     /// Whether the newest secret that the peer has in common with this process was revoked for new
-    /// nodes. The peer's node id is its own claim then.
+    /// nodes. In that case nothing proves the peer's node id.
     pub has_closed_secret: bool,
 }
 

@@ -156,7 +156,7 @@ struct RefusalState {
     is_flush_due: bool,
 }
 
-/// Logs refused connections: at most one line in a second, with their number.
+/// Logs refused connections: at most one line per second, with the number of refused connections.
 #[derive(Debug)]
 pub struct RefusalLog {
     /// The part of a log line that names this process.

@@ -7,11 +7,11 @@ pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest time until a host accepts a connection; a slower host counts as dead, and the caller
 /// tries again. A lost packet costs one attempt, since the kernel sends it again after 1 s.
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// Time after which a host is also tried at its next address, while the attempt at the first one
-/// goes on.
+/// Time after which a host is also tried at its next address, while the attempt at the first
+/// address continues.
 pub(crate) const ADDRESS_STAGGER: Duration = Duration::from_millis(100);
-/// Time after which the next address of management is tried. Longer than a handshake with a busy
-/// process takes.
+/// Time after which the next address of management is tried. A handshake with a busy process takes
+/// less time.
 pub(crate) const MANAGEMENT_STAGGER: Duration = Duration::from_millis(300);
 /// Longest wait for the reply to a heartbeat. Management needs only memory accesses for it, so a
 /// slower process is stopped or unreachable, and the sender tries the other addresses.
@@ -42,8 +42,9 @@ pub(crate) const COMPLAINT_INTERVAL: Duration = Duration::from_secs(5);
 pub(crate) const MAX_PEER_TEXT: usize = 1000;
 /// Size of the read-ahead buffer of a connection: it holds hundreds of metadata requests.
 pub(crate) const READ_AHEAD_BYTES: usize = 64 << 10;
-/// Bulk data of a frame from which on the receiver reads little ahead of the next one: the copy of
-/// a whole read-ahead buffer would be a fair part of the cost of such a frame.
+/// After a frame with at least this much bulk data, the receiver reads only
+/// [`BULK_READ_AHEAD_BYTES`] ahead. Copying a full read-ahead buffer would be expensive compared
+/// with such a frame.
 pub(crate) const BULK_BYTES: u32 = 64 << 10;
 /// Bytes that the receiver reads ahead after a frame with much bulk data: the header and the
 /// checksums of 1 MiB fit, so that they need one receive.
@@ -74,7 +75,8 @@ pub(crate) const TIMEOUT_WITH_CACHED_MAP: Duration = Duration::from_secs(1);
 pub(crate) const MAX_LINK_STREAMS: u16 = 64;
 /// Maximum bytes of one link measurement: enough for more than a minute on the fastest networks.
 pub(crate) const MAX_LINK_BYTES: u64 = 1 << 40;
-/// Maximum round trips of a link measurement, whose times are stored one by one.
+/// Maximum number of round trips in a link measurement. The measurement stores the time of each
+/// round trip.
 pub(crate) const MAX_ROUND_TRIPS: u64 = 10_000;
 /// Longest wait for the reply to one message of a measurement.
 pub(crate) const LINK_PATIENCE: Duration = Duration::from_secs(60);

@@ -31,7 +31,7 @@ pub struct Origin {
     user_group: u32,
     /// Number of the job; zero means no job.
     job: u32,
-    /// Number of the operation; zero means that it has none.
+    /// Number of the operation; zero means that the operation has no number.
     operation: u32,
 }
 
@@ -50,7 +50,7 @@ impl Origin {
         Self { operation, ..self }
     }
 
-    /// Returns the trace id of the operation. Zero means that it has no number.
+    /// Returns the trace id of the operation. Zero means that the operation has no number.
     pub fn trace(self) -> u128 {
         match self.operation {
             0 => 0,
@@ -97,8 +97,9 @@ pub async fn with_origin<F: Future>(origin: Origin, future: F) -> F::Output {
     skep_env::with_task_context(origin.to_context(), future).await
 }
 
-/// Returns the number of a job from its name. Names of Slurm and PBS begin with a number; if it is
-/// below 2^31, it is the number of the job. Other names have a number above, from a checksum.
+/// Returns the number of a job from its name. Job names of Slurm and PBS begin with a number. If
+/// this number is between 1 and 2^31 - 1, it is the number of the job. Any other name gives a
+/// number from 2^31 on, computed as a checksum of the name.
 pub fn job_number(name: &[u8]) -> u32 {
     let digits = name.iter().take_while(|byte| byte.is_ascii_digit());
     let number = digits.take(11).fold(0_u64, |sum, digit| sum * 10 + u64::from(digit - b'0'));

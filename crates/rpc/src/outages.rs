@@ -1,5 +1,5 @@
-//! Log lines about peers that do not answer: which one, since when, how many requests wait for it,
-//! and when it answers again.
+//! Logs peers that do not answer: the peer, the time without an answer, the number of requests that
+//! wait for the peer, and the end of the outage.
 //!
 //! Owns the list of the groups to which requests fail. All threads of the process share the list,
 //! so that each outage has one line at its start and one at its end. Does not own the retries

@@ -67,7 +67,7 @@ impl IncomingStream {
     /// Receives the next request; returns `None` when the peer has closed the connection. Waits
     /// while more than `MAX_OUTBOX_BYTES` of replies wait to be sent to the peer.
     ///
-    /// Refuses requests that the peer may not send, and goes on to the next one.
+    /// If the peer may not send a request, refuses the request and receives the next one.
     ///
     /// # Errors
     /// `Disconnected` if the connection is lost, `Protocol` if a frame is invalid or longer than

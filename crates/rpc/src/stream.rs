@@ -1,8 +1,9 @@
 //! Reads frames from a byte stream.
 //!
 //! Headers and bodies come from a read-ahead buffer, so that one receive takes many small frames.
-//! Bulk data that arrives with them is copied once more, from this buffer to the caller's. So after
-//! a frame with much bulk data the reader reads little ahead: the next frame is likely to be alike.
+//! Bulk data that arrives in this buffer must be copied once more, to the caller's buffer. So after
+//! a frame with much bulk data the reader reads only `BULK_READ_AHEAD_BYTES` ahead: the next frame
+//! probably has much bulk data too.
 
 use crate::limits::{BULK_BYTES, BULK_READ_AHEAD_BYTES, READ_AHEAD_BYTES};
 use skep_env::{Buf, TcpStream};
@@ -120,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn little_of_repeated_bulk_data_is_read_ahead() {
+    fn reader_reads_little_ahead_after_bulk_data() {
         block_on(async {
             let listener = TcpListener::bind("127.0.0.1:0").unwrap();
             let address = listener.local_address().unwrap().to_string();

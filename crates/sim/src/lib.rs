@@ -5,8 +5,8 @@
 //! limits, the workload and every fault. [`run()`] returns the report. `witness` checks each answer
 //! during the run, and `checks` reads the stores at the end of the run. In some runs each target
 //! has a backup (`backup`), which takes over by a model of management (`take_over`). `management`
-//! publishes maps and restarts. The simulation covers neither its state machine, nor leases between
-//! members, nor changes of shards in the cluster map.
+//! publishes maps and restarts. The simulation covers neither management's state machine, nor
+//! leases between members, nor changes of shards in the cluster map.
 
 mod backup;
 mod calls;

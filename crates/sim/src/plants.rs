@@ -1,7 +1,7 @@
 //! The planted bugs that change one value: keys that a starting target forgets, replies, and calls.
 //!
-//! A test plants one bug, to prove that a checker finds it. Bugs that need more are at the place in
-//! the simulation that they change.
+//! A test plants one bug, to prove that a checker finds it. Planted bugs that change more are in
+//! the simulation code that they change.
 
 use crate::knobs::PlantedBug;
 use skep_format::log::Record;
@@ -67,7 +67,8 @@ pub(crate) fn reply(plant: Option<PlantedBug>, message: u16, body: Vec<u8>) -> V
     }
 }
 
-/// Returns the reply that the caller gets at once to a call of a target that is not sent.
+/// Returns an immediate reply for a call that the planted bug suppresses. `None` means that the
+/// target sends the call.
 pub(crate) fn suppressed_call(
     plant: Option<PlantedBug>,
     message: u16,

@@ -73,7 +73,7 @@ pub fn run(options: &Options) -> Report {
     let mut knobs = Knobs::draw(&mut random);
     knobs.steps = options.steps.unwrap_or(knobs.steps);
     knobs.plant = options.plant;
-    // A draw of its own, so that the other draws of a seed stay the same.
+    // A separate random generator, so that the other random numbers of a seed stay the same.
     let has_backups = Random::new(options.seed ^ BACKUPS_DRAW).percent(BACKUPS_PERCENT);
     knobs.has_backups = options.plant.map_or(has_backups, PlantedBug::needs_backups);
     if options.trace {

@@ -8,8 +8,8 @@
 //! # Rules of the model
 //! - A member that has lost power does not take over before it has caught up. If both members have
 //!   lost power, the one with the longer log (by epoch and number) becomes the primary.
-//! - The epoch rises whenever a member has lost power: a primary that goes on without records that
-//!   its backup has would give their numbers to other records of the same epoch.
+//! - The epoch rises whenever a member has lost power: otherwise a primary without some records of
+//!   its backup would give the numbers of these records to other records of the same epoch.
 //! - Records that the group has lost stay lost: a member that still has them removes them before it
 //!   takes over. A real member would keep them, which is right as well, since no client has seen
 //!   them. But the reference model has forgotten them.
@@ -40,7 +40,8 @@ fn length_of(state: &StoppedState) -> (Epoch, Lsn) {
     (state.1.last().map(|it| it.epoch).unwrap_or_default(), last_of(state))
 }
 
-/// Returns the number of a record that two members have with the same name and other contents.
+/// Returns the number of the first record that has the same epoch and number in both members, but
+/// different contents.
 fn differing(one: &[Record], other: &[Record]) -> Option<Lsn> {
     let name = |record: &Record| (record.epoch, record.lsn);
     let is_differing = |record: &&Record| {
@@ -53,7 +54,8 @@ fn differing(one: &[Record], other: &[Record]) -> Option<Lsn> {
 struct Decision {
     /// Whether the backup becomes the primary.
     takes_over: bool,
-    /// Last synced record of the next primary, if it goes on with its memory.
+    /// Last synced record of the next primary, if it is a backup that takes over with its records
+    /// in memory.
     synced: Option<Lsn>,
     is_power_loss: bool,
 }
@@ -113,8 +115,8 @@ impl World {
         self.after(pause, SimEvent::StartBackup { target: index });
     }
 
-    /// Decides which member goes on after the primary has ended, and checks the two members.
-    /// Returns the last record of the group's log.
+    /// Decides which member continues as the primary after the primary has ended, and checks the
+    /// two members. Returns the last record of the group's log.
     pub(crate) fn choose_primary(&mut self, index: usize, is_power_loss: bool) -> Lsn {
         let lose_both = is_power_loss && self.random.percent(30);
         let is_chosen = is_power_loss || self.random.percent(60);
@@ -220,7 +222,7 @@ impl World {
         let last = last_of(&primary);
         let is_ahead = applied(&ended.0) > Some(last);
         let mut backup = BackupProcess::stopped(member, disk, ended);
-        // A primary that was only killed has every record that it has shipped.
+        // A primary that was killed without a power loss still has every record that it shipped.
         backup.is_caught_up =
             !decision.is_power_loss || self.knobs.plant == Some(PlantedBug::PromoteAfterPowerLoss);
         backup.catches_up_at = last;

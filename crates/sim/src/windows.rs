@@ -32,7 +32,7 @@ pub(crate) struct Window {
     pub(crate) oldest_version: u64,
 }
 
-/// One of the two moves of an exchange.
+/// One of the two renames in a `RENAME_EXCHANGE`. A plain rename has only `There`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Direction {
     There,

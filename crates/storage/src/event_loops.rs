@@ -44,8 +44,9 @@ pub(crate) struct EventLoops {
     devices: Mutex<HashMap<u64, Vec<EventLoop>>>,
 }
 
-/// A thread with an event loop. It ends when this is dropped, at the end of the service. Until then
-/// it also stays without targets: a device has few loops, and one of its targets may start again.
+/// A thread with an event loop. The thread ends when this value is dropped, at the end of the
+/// service. Until then the thread stays even if it has no target: a device has few loops, and one
+/// of its targets may start again.
 #[derive(Debug)]
 struct EventLoop {
     messages: MailboxSender<Message>,
@@ -76,8 +77,8 @@ impl Drop for Place<'_> {
 }
 
 impl EventLoops {
-    /// Creates the loops of a service: for each device one for each processor, if it has as many
-    /// targets.
+    /// Creates the event loops of a service. A loop starts with its first target: each device gets
+    /// one loop per target, up to the number of processors.
     pub(crate) fn new() -> Self {
         Self::with_limit(skep_env::available_cpus().len())
     }

@@ -1,8 +1,8 @@
 //! Storage targets: store chunk files and serve them to clients.
 //!
 //! Owns the data of a storage target, and its recovery from crashes and damage: [`chunk_store`].
-//! One thread owns a target, and may own several of one device (`event_loops`). Does not own names,
-//! directories or files: a storage target only sees inode ids.
+//! Each target belongs to one thread. A thread may own several targets of one device
+//! (`event_loops`). Does not own names, directories or files: a storage target only sees inode ids.
 
 mod benchmark;
 pub mod chunk_store;

@@ -99,7 +99,7 @@ pub(crate) const ABANDONED_AFTER: Duration = Duration::from_secs(30);
 /// sleeps. The value was measured in docs/design/0001-threads-and-store.md.
 pub(crate) const SPIN: Duration = Duration::from_micros(50);
 
-/// Number of truncated chunk files whose truncate generation a target remembers. A late copy of a
-/// truncation is executed if more chunk files than that were truncated since; each takes about 60
-/// bytes of memory.
+/// Number of truncated chunk files whose truncate generation a target remembers. The target does
+/// not recognise a late copy of a truncation if it has truncated more chunk files than this since.
+/// Each remembered chunk file takes about 60 bytes of memory.
 pub(crate) const MAX_GENERATIONS: usize = 1 << 16;

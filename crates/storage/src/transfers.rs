@@ -8,11 +8,11 @@ use skep_types::NodeId;
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// Maximum number of clients that are remembered. If there are more, all are forgotten, and a
-/// transfer in progress may count twice.
+/// Maximum number of clients that are remembered. If another client appears, the table forgets all
+/// clients, and the time of a transfer in progress may count twice.
 const MAX_CLIENTS: usize = 1024;
 
-/// For each client, the end of the time that was counted.
+/// For each client, the time up to which its transfers are already counted.
 #[derive(Debug, Default)]
 pub(crate) struct Transfers(HashMap<NodeId, Duration>);
 
@@ -20,9 +20,9 @@ impl Transfers {
     /// Counts a transfer that has ended now. Returns the part of its time that was not counted for
     /// another transfer of the client.
     ///
-    /// Transfers are counted when they end. So the part of a long transfer before the end of a
-    /// shorter one is lost, unless the shorter one covers it. While a client always has transfers
-    /// in progress, the sum is its whole time.
+    /// Transfers are counted when they end. So if a shorter transfer ends first, the part of a
+    /// longer transfer before that end does not count, except the part that the shorter transfer
+    /// covers. While a client always has transfers in progress, the sum is its whole time.
     pub(crate) fn count(&mut self, client: NodeId, began: Duration, now: Duration) -> Duration {
         if self.0.len() >= MAX_CLIENTS && !self.0.contains_key(&client) {
             self.0.clear();

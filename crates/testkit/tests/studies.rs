@@ -234,7 +234,7 @@ fn study_measures_each_condition_as_often_as_planned() {
 }
 
 #[test]
-fn calibration_sets_omitted_data_size_and_hosts() {
+fn calibration_chooses_data_size_and_hosts_if_omitted() {
     let plan = QUICK.replace("data-size = '256KiB'\nhosts = 1\n", "").replace(
         "[factors]",
         "calibration = { data-size = ['256KiB', '512KiB'], hosts = [1, 2], repetitions = 2 }\n\

@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn request_that_only_targets_send_needs_a_sender() {
+    fn request_reserved_for_targets_is_refused_without_sender() {
         let check = |message| {
             let header = Header { message, ..Header::default() };
             SenderEpochs::default().check(&header, &map(1, 1)).map_err(|error| error.code())

@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn use_existing_overwrites_and_keeps_the_file() {
+    fn existing_file_is_overwritten_and_kept_with_use_existing() {
         let place = tempfile::tempdir().unwrap();
         let plan = Plan { use_existing: true, ..small_plan(place.path()) };
         fs::write(&plan.path, "").unwrap();

@@ -39,7 +39,7 @@ pub(super) fn command(plan: &Plan, is_write: bool, file: &str) -> Vec<String> {
     all
 }
 
-/// Parses IOzone's output for people, since it has no output for programs.
+/// Parses the text that IOzone prints for people: IOzone prints no JSON.
 pub(super) fn parse(text: &str, plan: &Plan, is_write: bool) -> Result<Report, String> {
     let title = if is_write { "initial writers" } else { "readers" };
     let is_line = |line: &&str| {

@@ -2,9 +2,9 @@
 //!
 //! After each change of an entry the kernel drops its cached attributes of the directory (Linux
 //! 6.18), and requests them before the next system call that passes through the directory. Metadata
-//! has sent them with the reply to the change. So the mount answers this request without metadata.
-//! As the kernel may cache the attributes only for a limited time, their age counts from the moment
-//! when the mount sent the change.
+//! has sent these attributes with the reply to the change. So the mount answers this request
+//! without metadata. As the kernel may cache the attributes only for a limited time, their age
+//! counts from the moment when the mount sent the change.
 //!
 //! # Hazard: replies out of order
 //! Two threads change one directory, and the reply to the earlier change arrives later. Its
@@ -13,9 +13,10 @@
 //! [`LONGEST_REPLY`] is ignored: within this time the table does not drop an entry.
 //!
 //! # Hazard: removed directories
-//! The reply to a change may arrive after the reply to the removal of the same directory. A removal
-//! has no reply about the removed directory, so it forgets the attributes of all directories, and
-//! also those in replies to changes that the mount sent before.
+//! The reply to a change may arrive after the reply to the removal of the same directory. The reply
+//! to a removal does not describe the removed directory. So a removal makes the table forget the
+//! attributes of all directories, and ignore the attributes in replies to changes that the mount
+//! sent before the removal.
 
 use crate::cache::recent::Recent;
 use crate::limits::MAX_REMEMBERED_SPECIAL;
@@ -82,8 +83,8 @@ impl DirectoryChanges {
         }
     }
 
-    /// Forgets the attributes of a directory, but not their version: a change of an entry may have
-    /// been executed, and its reply does not say so.
+    /// Forgets the attributes of a directory, but not their version. Metadata may have executed a
+    /// change of an entry although its reply is missing or has no attributes.
     pub(crate) fn forget(&self, directory: InodeId) {
         self.recent.update_if(directory, |noted| {
             let version = noted.version;

@@ -5,8 +5,8 @@ use crate::limits::MAX_REMEMBERED_SPECIAL;
 use skep_types::{Attributes, InodeId};
 use std::sync::{Mutex, PoisonError};
 
-/// Attributes of directories, pipes, sockets and devices. A program may still have a removed one
-/// open, and the kernel does not send opens of these files to this mount.
+/// Attributes of directories, pipes, sockets and devices. A program may hold a removed directory,
+/// pipe, socket or device open. The kernel does not report such opens to this mount.
 #[derive(Debug)]
 pub(crate) struct SeenAttributes {
     special: Recent<Attributes>,

@@ -5,9 +5,9 @@
 //!
 //! A version is the change counter of the inode, which each change of data or attributes raises by
 //! one. A metadata target never gives out a version twice: at each start it raises all versions
-//! above the ones whose changes a power loss may have reverted. If the counter in the reply to this
-//! mount's own change is exactly one higher, no other client changed the file meanwhile. Then the
-//! kernel's cache, which includes this mount's writes, is still valid.
+//! above the versions whose changes a power loss may have reverted. If the counter in the reply to
+//! this mount's own change is exactly one higher, no other client changed the file meanwhile. Then
+//! the kernel's cache, which includes this mount's writes, is still valid.
 
 use crate::cache::recent::Recent;
 use crate::limits::MAX_REMEMBERED_VERSIONS;

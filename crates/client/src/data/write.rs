@@ -395,13 +395,14 @@ pub(crate) struct PieceWrite {
 /// The acknowledgement of one written piece.
 #[derive(Debug)]
 pub(crate) enum Acknowledged {
-    /// From a storage host of this incarnation.
+    /// A storage host of this incarnation acknowledged the piece.
     Chunk(ChunkFileKey, GroupId, HostIncarnation),
-    /// From a storage host of this incarnation, which has synced the chunk file.
+    /// A storage host of this incarnation acknowledged the piece, and has synced the chunk file.
     DurableChunk(ChunkFileKey, GroupId, HostIncarnation, RequestStart),
-    /// From metadata, for a part of a write.
+    /// The metadata target acknowledged a part of a write.
     Inline(InlineMark),
-    /// From metadata, for a complete write that ends at this offset of the file.
+    /// The metadata target acknowledged a complete write. The first field is the end offset of the
+    /// write in the file.
     Extended(u64, Box<WriteInlineReply>),
 }
 

@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn closed_inodes_are_removed_once_synced() {
+    fn closed_inode_leaves_the_table_after_its_sync() {
         let inodes = Inodes::new();
         let state = dirty(&inodes, 1);
         assert!(close(&inodes, &state).is_none());

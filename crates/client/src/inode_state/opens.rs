@@ -57,7 +57,7 @@ impl OpenHandles {
         self.debug_check();
     }
 
-    /// Records that a close has ended. Returns whether it was that of the last handle.
+    /// Records that a close has ended. Returns whether the file has no other handle.
     pub(super) fn closed(&mut self) -> bool {
         debug_assert!(self.opens > 0 && self.closing > 0, "closed without a close: {self:?}");
         // In release builds a surplus close must not make the count wrap around to 4 billion

@@ -21,9 +21,10 @@ const MAX_REPORTED_STARTS: u64 = MAX_STARTS / 2;
 /// Maximum node id that a node reports: half of all, for the same reason.
 const MAX_REPORTED_NODE: u32 = u32::MAX / 2;
 
-/// Checks the numbers in a report of a node, before management continues above them. Each
-/// continuation skips starts and node ids, and happens only for a report above the own numbers. So
-/// at most about 2,000 reports are accepted, and they leave half of all numbers.
+/// Checks the numbers in a report of a node, before management continues above these numbers.
+/// Management continues only above a report that exceeds management's numbers. Each continuation
+/// skips starts and node ids. So management accepts at most about 2,000 reports, and these reports
+/// leave half of all numbers.
 ///
 /// # Errors
 /// Returns `LimitReached` if a number is too high.
@@ -109,7 +110,7 @@ mod tests {
         assert_eq!(copy, before);
     }
 
-    /// Reports as high as permitted, as often as they are accepted.
+    /// Repeats the highest permitted report until it no longer exceeds management's numbers.
     #[test]
     fn reports_of_nodes_leave_half_of_all_numbers() {
         let mut state = ClusterState::new(ClusterId::default());

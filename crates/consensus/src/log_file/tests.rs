@@ -155,7 +155,8 @@ fn log_and_snapshot_that_do_not_join_are_refused() {
         log.join_snapshot(Some(position(joined))).unwrap();
         assert_eq!(indexes(&log), [3, 4, 5], "the log continues the snapshot");
     }
-    // A crash came between a snapshot of the leader and the log, whose end has lost an election.
+    // The member crashed after it stored the leader's snapshot and before it updated its log. The
+    // last log entries belong to a term that lost an election.
     log.join_snapshot(Some(LogPosition { term: 3, ..position(20) })).unwrap();
     let mut log = open(directory.path());
     assert_eq!((indexes(&log), log.last().unwrap().index), (Vec::new(), 20));

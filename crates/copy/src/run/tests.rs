@@ -173,7 +173,7 @@ fn copy_has_everything_of_its_source() {
     fill(&site.source(""));
     let outcome = site.succeed(&OPTIONS);
     expect_same(&site);
-    // 40 files with one name copied of three, and two files more.
+    // 40 numbered files, of which one has three names and is copied once, and two other files.
     assert_eq!((outcome.files, outcome.directories, outcome.others), (42, 6, 5));
     assert_eq!(outcome.bytes, outcome.verified_bytes);
     // A copy over the first replaces everything, also with other kinds of entries in the way.
@@ -185,7 +185,7 @@ fn copy_has_everything_of_its_source() {
 }
 
 #[test]
-fn resumed_copy_makes_only_the_difference() {
+fn resumed_copy_copies_only_changed_entries() {
     let site = Site::new();
     fill(&site.source(""));
     site.succeed(&OPTIONS);

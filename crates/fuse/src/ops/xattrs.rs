@@ -54,7 +54,8 @@ pub const ANCESTORS_XATTR: &str = "user.skep.ancestors.";
 const MAP_PAGE_BYTES: usize = 60_000;
 
 /// Returns a page of the cluster map: version and length of the whole map in bytes, as
-/// little-endian numbers of 64 bits, and the bytes of the page. `None` if there is no such page.
+/// little-endian numbers of 64 bits, and the bytes of the page. `None` means that the map has no
+/// such page.
 fn cluster_map_page(map: &ClusterMap, page: &str) -> Option<Vec<u8>> {
     let page: usize = page.parse().ok()?;
     let bytes = map.to_bytes();

@@ -1,6 +1,6 @@
 //! Reads the messages that the kernel sends through `/dev/fuse` even if requests go through
-//! io_uring: `INTERRUPT`, which ends the wait for a lock (`waits`), and `FORGET`. Neither has a
-//! reply. But the daemon must read them, or the kernel would keep them for ever.
+//! io_uring: `INTERRUPT`, which ends the wait for a lock (`waits`), and `FORGET`. Neither message
+//! has a reply. But the daemon must read both, or the kernel would keep the messages for ever.
 
 use super::kernel;
 use crate::abi::{self, InHeader, InterruptIn, Opcode, OutHeader};

@@ -31,7 +31,8 @@ const BODY_AT: usize = 4096;
 const REQUEST_AT: usize = BODY_AT - abi::IN_HEADER_BYTES - 40;
 const MEMORY_BYTES: usize = BODY_AT + limits::MAX_IO_BYTES;
 
-/// A thread's descriptor, and the turn of its ports to read from it.
+/// The descriptor of one thread. Only one port of the thread reads from the descriptor at a time;
+/// the other ports wait for their turn.
 pub(crate) struct Device {
     fd: OwnedFd,
     interrupts: Arc<Interrupts>,

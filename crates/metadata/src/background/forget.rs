@@ -3,8 +3,8 @@
 //!
 //! # Hazard: late requests
 //! A record that is deleted too early lets a late `Prepare` or `OpenSession` take effect. So this
-//! process measures the age of a record also on the clock since boot, and deletes nothing because
-//! of a jump of the time of day, even between two starts.
+//! job measures the age of a record also on the clock since boot. A jump of the time of day never
+//! makes the job delete a record too early, even between two starts.
 
 use super::task::JobContext;
 use crate::engine::Engine;

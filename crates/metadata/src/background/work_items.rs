@@ -46,7 +46,8 @@ impl WorkItems {
     }
 
     /// Moves the written items to the sync up to `last` that begins. Items written during this sync
-    /// belong to the next sync, because the engine will not have them after this one.
+    /// belong to the next sync, because the engine will not have these items after the sync that
+    /// begins.
     pub(crate) fn before_sync(&mut self, last: Lsn) {
         let items = std::mem::take(&mut self.written);
         if items.any {

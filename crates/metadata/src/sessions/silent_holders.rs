@@ -1,9 +1,9 @@
 //! Clients that have stopped to send requests while requests of other clients wait for them: for a
 //! lock that they hold, or for their acknowledgement that a file becomes shared.
 //!
-//! Owns their computation and the figures about them. Does not own the end of their sessions
-//! (`sessions::lifetime`): after a lease without a request, the target asks management to remove
-//! the client, and the waits end.
+//! Owns the search for these clients, and the figures about them. Does not own the end of their
+//! sessions (`sessions::lifetime`): after a lease without a request, the target asks management to
+//! remove the client, and the waits end.
 
 use crate::engine::Engine;
 use crate::target::MetadataTarget;

@@ -119,7 +119,8 @@ impl Sessions {
     }
 
     /// Finds the sessions whose lease has run out. `lease` is the minimum for every session.
-    /// Expires them, unless the target itself may be cut off.
+    /// Expires these sessions, unless the metadata target itself may have lost its network
+    /// connection.
     /// Returns no clients if the next check is not due yet.
     pub(crate) fn expire(&mut self, now: Duration, lease: Duration) -> SilentClients {
         let mut clients = SilentClients::default();

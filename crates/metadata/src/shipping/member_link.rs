@@ -6,8 +6,9 @@
 //! # Comparison
 //! At the beginning of an epoch, and after each loss, the primary does not know where the member's
 //! log agrees with its own. Then one request at a time is under way, until the member confirms that
-//! it has the record before the request's first one. From then on several are under way. A member
-//! that has restarted must be compared again, since its process forgets how far it had compared.
+//! it has the record that precedes the first record of the request. After that, several requests
+//! may be under way. A member that has restarted must be compared again, since its process forgets
+//! how far it had compared.
 
 use super::record_window::{RecordWindow, record_bytes};
 use super::{MemberMessage, Progress, following, preceding};

@@ -5,7 +5,7 @@
 //!
 //! # Invariants
 //! - The numbers of the records are consecutive and begin after `before`.
-//! - Their epochs never fall.
+//! - The epochs of the records never fall.
 
 use super::{following, preceding};
 use skep_format::log::{RECORD_HEADER_BYTES, Record};

@@ -2,8 +2,8 @@
 //! request each other serving member gets next.
 //!
 //! Does not own the gates that wait for the members (`target::gates`). The caller sends the
-//! requests after it has appended their records to its own log: a primary that is killed goes on in
-//! the same epoch, and must still have each record that it has shipped.
+//! requests after it has appended their records to its own log: a primary that is killed continues
+//! in the same epoch after its restart, and must still have each record that it has shipped.
 //!
 //! # Invariants
 //! - The kept records end with the last record of the log and begin after a safe record, so every

@@ -74,8 +74,8 @@ pub enum Action {
         /// Contents of the record.
         payload: Vec<u8>,
     },
-    /// Remove the records after this one from the log, durably: no power loss may bring them back.
-    /// Only a backup does this, and never while a sync is running.
+    /// Remove all records after this record from the log, durably: no power loss may bring them
+    /// back. Only a backup does this, and never while a sync is running.
     Truncate {
         /// Last record that stays.
         after: Lsn,

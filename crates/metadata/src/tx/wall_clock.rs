@@ -2,8 +2,8 @@
 //!
 //! The host's clock may jump: an administrator sets it, or a wrong time server moves it by years. A
 //! file time from the future would stay, since file times never go back. So a jump of more than
-//! [`MAX_CLOCK_STEP`] is refused and reported, and the time goes on as the time since boot does.
-//! The host's clock applies again as soon as it is near that time.
+//! [`MAX_CLOCK_STEP`] is refused and reported, and the target's time continues with the clock since
+//! boot. The host's clock applies again as soon as it is near that time.
 
 use crate::limits::MAX_CLOCK_STEP;
 use skep_types::Timestamp;

@@ -180,7 +180,8 @@ impl Management {
         let mut backoff = FIRST_BACKOFF;
         let mut has_warned = false;
         let sequence = self.new_request();
-        // Retry: a request to management. After 2 ms, doubling to 1 s, for `patience`.
+        // Retry: a request to management. The first pause is 2 ms, each further pause is twice as
+        // long, up to 1 s. The retries end after `patience`.
         loop {
             let error =
                 match self.attempt(Sender::default(), sequence, request, MANAGEMENT_DEADLINE).await

@@ -2,12 +2,12 @@
 
 use skep_cluster::problems::Severity;
 
-/// Limits from which on a target is slow. The monitor has settings for them.
+/// Thresholds at which a target counts as slow. The monitor has settings for them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Thresholds {
     /// A target is slow if its requests take this many times as long as requests to its peers.
     pub slow_factor: u64,
-    /// Mean time from which a target can be slow. Shorter times differ by chance.
+    /// Minimum mean request time of a slow target. Shorter times differ by chance.
     pub slow_from_ns: u64,
 }
 
@@ -26,7 +26,7 @@ pub struct Cause {
     pub severity: Severity,
     /// The object: `t7` for a target, `n2` for a node, `user 1000`, or a directory.
     pub object: String,
-    /// The targets whose requests are slow by this cause. Empty for all.
+    /// The targets whose requests are slow because of this cause. An empty list means all targets.
     pub targets: Vec<u32>,
     /// The client that is the cause, or that suffers alone.
     pub client: Option<u32>,

@@ -17,11 +17,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Fewest requests for a judgement of a disk or a log.
 const FEWEST: u64 = 3;
-/// A disk that is slow against a single peer must be slower by this additional factor: one of two
-/// may also be the fast one.
+/// With only one peer, a slow disk must be slower than the peer by this additional factor: the peer
+/// may also be an unusually fast disk.
 const ONE_PEER_FACTOR: u64 = 2;
-/// Mean time of a log sync from which a log without peers is slow. Disks that work take less, also
-/// under load.
+/// Mean time of a log sync at which a log without peers counts as slow. A working disk takes less
+/// time, also under load.
 const SLOW_ALONE_NS: u64 = 200_000_000;
 
 /// Returns the causes of slowness that the evidence proves.

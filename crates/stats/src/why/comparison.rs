@@ -41,7 +41,7 @@ pub(super) fn of_kind<'a>(
     ids.filter_map(|id| Some((id, evidence.targets.get(&id)?))).collect()
 }
 
-/// Returns the middle value; the upper one of two. `None` for an empty list.
+/// Returns the median; of two middle values, the upper one. `None` means that the list is empty.
 pub(super) fn median(mut values: Vec<u64>) -> Option<u64> {
     values.sort_unstable();
     values.get(values.len() / 2).copied()
@@ -54,8 +54,8 @@ fn amount(target: &TargetEvidence, kind: &str) -> u64 {
     target.kinds.get(moved_by).map_or(0, |times| times.bytes)
 }
 
-/// Returns the time that a request of a peer would take with the amount of data of an own request.
-/// A small request may take as long as a large one, so the time never shrinks.
+/// Returns the time that a request at a peer would take with as much data as a request at the
+/// judged target. A small request may take as long as a large one, so the time never shrinks.
 fn for_amount(peer_ns: u64, own: (u64, u64), peer: (u64, u64)) -> u64 {
     let ((own_bytes, own_requests), (peer_bytes, peer_requests)) = (own, peer);
     let own_share = u128::from(own_bytes) * u128::from(peer_requests);

@@ -10,11 +10,11 @@ use crate::{Round, ServiceFigures};
 use skep_metrics::{STAGES, Stage};
 use std::collections::BTreeMap;
 
-/// Maximum number of clients, users and directories that the evidence of a target names, each. The
-/// others are one entry, `other`, so sums stay exact.
+/// Maximum number of clients that the evidence of a target names. The same limit holds for users
+/// and for directories. All others are merged into the entry `other`, so sums stay exact.
 pub const MAX_NAMED: usize = 16;
 
-/// Stages in which a request is in the hands of a metadata target's thread.
+/// Stages in which a metadata target's thread queues or processes a request.
 const HELD: [Stage; 2] = [Stage::Waiting, Stage::Processing];
 
 /// Times of requests of one kind.
@@ -57,7 +57,8 @@ pub struct Link {
 pub struct Requests {
     /// Completed requests.
     pub count: u64,
-    /// Time that they have spent in the queue of the target and in the batches that handled them.
+    /// Time that the requests have spent in the queue of the target and in the batches that handled
+    /// these requests.
     pub held_ns: u64,
 }
 
@@ -68,15 +69,16 @@ impl Requests {
     }
 }
 
-/// A client that sends nothing, or has sent nothing for a while, while requests of others wait for
-/// it.
+/// A client that is silent, or was silent for a while, although requests of other clients wait for
+/// it. A silent client sends no requests.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Holder {
-    /// Time since its last request, when it was last seen silent.
+    /// Time since the client's last request, in the newest reply that shows the client as silent.
     pub silent_ns: u64,
-    /// Highest number of requests that waited for it.
+    /// Highest number of requests that waited for the client.
     pub waits: u64,
-    /// Time between the end of its silence and the end of the span. Zero means that it is silent.
+    /// Time between the end of the client's silence and the end of the span. Zero means that the
+    /// client is still silent.
     pub ago_ns: u64,
 }
 

@@ -1,10 +1,10 @@
-//! Slow links: clients and storage servers whose data move slowly, against others.
+//! Slow links: clients and storage servers whose data move more slowly than the data of others.
 //!
-//! A link is judged in each interval of the evidence by its rate while data move, and named if it
-//! is slow in several intervals. A client is slow only if it is also slow against the other clients
-//! of the same servers, and a server only if most of its clients move data faster elsewhere. So a
-//! server that many clients use at once makes none of them look slow, and a slow client makes no
-//! server look slow.
+//! The rule judges a link in each interval of the evidence by its rate while data move, and reports
+//! the link if it is slow in several intervals. A client is slow only if it is also slower than the
+//! other clients of the same servers. A server is slow only if most of its clients move data faster
+//! at other servers. So a server that many clients use at once makes none of these clients look
+//! slow, and a slow client makes no server look slow.
 //!
 //! Does not own the figures (`traffic`).
 
@@ -19,9 +19,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Fewest bytes for a judgement of a link in an interval.
 const FEWEST_BYTES: u64 = 256 << 10;
-/// Fewest intervals in which a link must be slow, so that a short disturbance names none.
+/// Fewest intervals in which a link must be slow, so that the rule does not report a short
+/// disturbance.
 const FEWEST_INTERVALS: usize = 2;
-/// Time for each MiB from which a link can be slow: 52 MB/s.
+/// Minimum time per MiB of a slow link. It corresponds to a rate of 52 MB/s.
 const SLOW_FROM_NS: u64 = 20_000_000;
 /// A link is slow if its data take this many times as long as data of the median peer.
 const FACTOR: u64 = 4;
@@ -77,8 +78,8 @@ impl Links {
         found.copied().unwrap_or_default()
     }
 
-    /// Returns the median time for each MiB of other links of the same kind. `None` means that
-    /// there is no other.
+    /// Computes the time per MiB of every other link of the same kind that has enough data, and
+    /// returns the median. `None` means that there is no such link.
     fn peers_ns(&self, end: End) -> Option<u64> {
         match end {
             End::Client(id) => median_of(self.clients.iter().filter(|(it, _)| **it != id)),
@@ -86,8 +87,8 @@ impl Links {
         }
     }
 
-    /// Returns how many times as slow as its peers a slow link is, or as the slowest link that is
-    /// not slow. `None` means that the link is not slow.
+    /// Returns the slowdown factor of a slow link. The reference is the median of the link's peers.
+    /// For a link without peers, it is [`SLOW_FROM_NS`]. `None` means that the link is not slow.
     fn slowness(&self, end: End) -> Option<u64> {
         let own = self.traffic(end);
         if own.bytes < FEWEST_BYTES || own.ns_per_mib() < SLOW_FROM_NS {

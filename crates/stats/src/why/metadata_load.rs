@@ -1,11 +1,11 @@
 //! Load of metadata targets that one user or one directory causes.
 //!
 //! A metadata target has one thread, so its requests wait for each other. Load is a cause of
-//! slowness if the thread is seldom idle *and* requests of others stay in its hands, in the queue
-//! and in the batch that handles them, for longer than the thread works on a request. Both are
-//! ratios, so they hold for fast and slow hosts alike. If one user sends most of the requests, the
-//! user is named, otherwise the directory with most of the requests. Never both: the user's
-//! requests may all be for one directory.
+//! slowness if the thread is seldom idle *and* requests stay in its queue and its batches for
+//! longer than the thread works on a request. Both conditions compare times of the same host, so
+//! they fit fast and slow hosts alike. If one user sends most of the requests, the rule tests only
+//! the requests of other users, and names the user. Otherwise it names the directory with most of
+//! the requests. The rule never names both: the requests of the user may all be for one directory.
 
 use super::cause::Cause;
 use super::comparison::median;
@@ -17,9 +17,9 @@ use skep_metrics::Stage;
 use skep_types::{ClusterMap, InodeId};
 use std::collections::BTreeMap;
 
-/// Share of the time in percent in which the thread is not idle, from which on a request waits as
-/// long as the thread works on it. This follows from the theory of queues with one server: with the
-/// share `r`, requests that arrive at random wait `r / (1 - r)` times the time of their work.
+/// Busy share of the thread, in percent. At this share, a request waits as long as the thread works
+/// on it. This follows from the theory of queues with one server: with the busy share `r`, requests
+/// that arrive at random wait `r / (1 - r)` times the time of their work.
 const BUSY_PERCENT: u64 = 50;
 /// Fewest requests of a target, and fewest requests of others, for a judgement.
 const FEWEST_REQUESTS: u64 = 100;
@@ -42,8 +42,8 @@ fn most<'a>(counts: impl Iterator<Item = (&'a String, u64)>, all: u64) -> Option
     (names::percent(count, all) >= MOST_PERCENT).then_some((id, count))
 }
 
-/// Whether requests stay in the hands of the thread for longer than it works on each request of the
-/// target.
+/// Whether requests stay in the queue and in the batches of the thread for longer than the thread
+/// works on a request, on average.
 fn wait(requests: &Requests, target: &TargetEvidence, all: u64) -> bool {
     let work_ns = target.working_ns / all.max(1);
     let held = requests.held_ns.checked_div(requests.count);

@@ -53,7 +53,7 @@ pub struct Report {
     pub span_seconds: f64,
     /// Completed requests.
     pub requests: u64,
-    /// Their time, added up.
+    /// Time of the completed requests, added up.
     pub seconds: f64,
     /// The phases, the longest first.
     pub phases: Vec<Phase>,

@@ -1,8 +1,8 @@
 //! Descriptors that a target keeps in reserve, so that it can open chunk files when connections or
 //! other files have taken all descriptors of the process.
 //!
-//! A lack of descriptors or of memory is no failure of the device: it passes. Operations that meet
-//! it fail with `LimitReached`, and their callers repeat them.
+//! A lack of descriptors or of memory is temporary, and is not a failure of the device. Operations
+//! that fail for this reason return `LimitReached`, and their callers repeat these operations.
 
 use super::ChunkStore;
 use crate::limits::SPARE_DESCRIPTORS;

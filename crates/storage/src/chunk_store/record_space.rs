@@ -1,8 +1,8 @@
 //! Space for the target's own records on a full disk.
 //!
-//! Owns the file `reserved` in the target's directory. Its space is free for the state and the
-//! dirty log if the disk has no other space, also if another program has taken it. So a target can
-//! start on a full disk, read and remove chunk files.
+//! Owns the file `reserved` in the target's directory. If the disk is full, the target frees the
+//! space of this file for its state and its dirty log, even if another program has filled the disk.
+//! So a target can start on a full disk, and read and remove chunk files there.
 
 use skep_env::File;
 use skep_store::atomic::replace_atomically;

@@ -1,5 +1,6 @@
-//! PostgreSQL on a mount. While its benchmark runs, the test kills services, then the server, then
-//! the mount. Committed rows survive, no matter on which mount the database is started again.
+//! PostgreSQL on a mount. During the PostgreSQL benchmark, the test kills Skep services, then the
+//! PostgreSQL server, then the mount. Committed rows survive, no matter on which mount the database
+//! is started again.
 
 use crate::text;
 use skep_testkit::files;

@@ -5,7 +5,7 @@ use crate::version::Identity;
 use std::os::unix::net::UnixListener;
 
 #[test]
-fn links_at_the_destination_do_not_lead_out() {
+fn symlinks_at_the_destination_are_not_followed() {
     let site = Site::new();
     fs::create_dir(site.source("sub")).unwrap();
     fs::write(site.source("sub/file"), "new").unwrap();
@@ -18,7 +18,8 @@ fn links_at_the_destination_do_not_lead_out() {
     symlink(outside.join("file"), site.copy("victim")).unwrap();
     let outcome = site.run(&OPTIONS);
     assert_eq!(fs::read(outside.join("file")).unwrap(), b"old");
-    // The link in the place of a file is replaced. The one in the place of a directory is an error.
+    // The copy replaces a symlink in the place of a file. A symlink in the place of a directory is
+    // an error.
     assert!(!site.copy("victim").is_symlink());
     let [problem] = outcome.problems.as_slice() else { panic!("{outcome:?}") };
     assert!(problem.path.ends_with("source/sub"), "{problem:?}");
@@ -87,7 +88,7 @@ fn entries_added_during_the_copy_are_reported() {
 }
 
 #[test]
-fn lists_of_the_destination_give_no_rights_to_copies() {
+fn copies_do_not_keep_inherited_access_control_lists() {
     let site = Site::new();
     fs::create_dir(site.source("sub")).unwrap();
     fs::write(site.source("sub/file"), "x").unwrap();

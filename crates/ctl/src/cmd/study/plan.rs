@@ -71,7 +71,8 @@ struct FactorsReport {
     data_bytes: Vec<Option<u64>>,
     hosts: Vec<Option<u32>>,
     processes: Vec<u32>,
-    /// Numbers of targets of a file. Null means the default of the file system.
+    /// Stripe counts: each is a number of targets that store one file. Null means the default of
+    /// the file system.
     count: Vec<Option<u32>>,
     chooser: Vec<Option<String>>,
     transfer_bytes: Vec<u64>,

@@ -277,7 +277,8 @@ fn lost_records_are_shipped_again_while_waits_are_answered() {
 }
 
 /// A restarted backup compares its records again only when it gets a `ShipLog`.
-/// The primary had nothing to ship, so the backup confirmed the last record never again.
+/// The primary had no new record to ship. So it sent no `ShipLog`, and the backup did not confirm
+/// the last record again.
 #[test]
 fn restarted_backup_is_compared_without_new_records() {
     let mut pair = Pair::begin(0, 0, 0);

@@ -45,7 +45,7 @@ fn lost() -> Error {
 
 /// The metadata target must not keep work for a storage target that never comes back.
 #[test]
-fn removals_at_a_lost_target_are_forgotten() {
+fn pending_removals_at_a_lost_target_are_discarded() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
     let written =
