@@ -266,13 +266,14 @@ impl Cluster {
     }
 
     /// Like [`Self::stop`], and checks the stores with `skep fsck` if the cluster has run long
-    /// enough for that. For clusters whose tests may be filtered, and then end at once.
+    /// enough for that. For clusters whose tests may be filtered, and then end at once. The check may
+    /// find damage of the kinds `expected`.
     ///
     /// # Panics
-    /// Panics like [`Self::stop`], or if the check has findings.
-    pub fn stop_checked(&self) {
+    /// Panics like [`Self::stop`], or if the check has other findings.
+    pub fn stop_checked(&self, expected: &[&str]) {
         self.stop();
-        if let Err(refusal) = self.check_stores(&[]) {
+        if let Err(refusal) = self.check_stores(expected) {
             assert!(refusal.contains("cached cluster map"), "skep fsck: {refusal}");
         }
     }

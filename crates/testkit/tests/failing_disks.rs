@@ -104,7 +104,7 @@ impl Scene {
     }
 
     fn end(self) {
-        self.cluster.stop_checked();
+        self.cluster.stop_checked(&[]);
     }
 }
 

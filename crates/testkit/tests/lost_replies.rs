@@ -93,7 +93,7 @@ impl Scene {
         }
         let Self { mount, cluster, .. } = self;
         mount.unmount();
-        cluster.stop_checked();
+        cluster.stop_checked(&[]);
     }
 }
 

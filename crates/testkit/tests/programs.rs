@@ -326,7 +326,7 @@ fn main() -> ExitCode {
             });
             suite.run(transport.name(), &[&[Case { name: case.name, body: case.body }]], &places);
         }
-        suite.check("the cluster stops", || cluster.stop_checked());
+        suite.check("the cluster stops", || cluster.stop_checked(&[]));
     }
     suite.end()
 }

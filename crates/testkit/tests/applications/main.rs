@@ -59,7 +59,7 @@ fn main() -> ExitCode {
             suite.run(place, &[&[Case { name: case.name, body: case.body }]], &places);
         }
         suite.check("the second mount ends", || second.unmount());
-        suite.check("the cluster stops", || cluster.stop_checked());
+        suite.check("the cluster stops", || cluster.stop_checked(&[]));
     }
     suite.end()
 }

@@ -42,7 +42,7 @@ fn main() -> ExitCode {
             suite.run(place, &[&[Case { name: case.name, body: case.body }]], &mounts);
         }
         suite.check("the second mount ends", || second.unmount());
-        suite.check("the cluster stops", || cluster.stop_checked());
+        suite.check("the cluster stops", || cluster.stop_checked(&[]));
     }
     let place = "deaths";
     if suite.starts(place, &[deaths::CASES]) {

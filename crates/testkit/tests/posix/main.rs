@@ -120,7 +120,7 @@ fn main() -> ExitCode {
         if suite.starts(transport.name(), TABLES) {
             let cluster = Cluster::start(Shape { transport, ..Shape::default() });
             run_all(&mut suite, transport.name(), cluster.path());
-            suite.check("the cluster stops", || cluster.stop_checked());
+            suite.check("the cluster stops", || cluster.stop_checked(&[]));
         }
     }
     // A cluster where the first bytes of files are stored in metadata.
@@ -128,7 +128,7 @@ fn main() -> ExitCode {
         let cluster = Cluster::start(Shape::default());
         cluster.hand_down(cluster.path(), "inline/from=4KiB,count=1/from=4MiB,count=all");
         run_all(&mut suite, "inline", cluster.path());
-        suite.check("the cluster stops", || cluster.stop_checked());
+        suite.check("the cluster stops", || cluster.stop_checked(&[]));
     }
     suite.end()
 }
