@@ -88,7 +88,7 @@ pub(crate) fn check_existing(
     let context = &directory.context;
     let options = &context.options;
     let is_equal = attributes::are_equal(options, &seen.metadata, &existing.metadata);
-    if options.is_dry_run || (is_equal && !options.verify) {
+    if options.is_dry_run || (is_equal && !options.verify && !options.sync) {
         return Ok(());
     }
     let destination = directory.destination.as_ref().expect("not in a dry run");
@@ -103,9 +103,10 @@ pub(crate) fn check_existing(
     }
     if !is_equal {
         attributes::copy(options, &source, &copy, &seen.metadata, false)?;
-        if options.sync {
-            copy.sync_all().map_err(Failure::of("sync"))?;
-        }
+    }
+    if options.sync {
+        // A former run may have copied the file without a sync.
+        copy.sync_all().map_err(Failure::of("sync"))?;
     }
     Ok(())
 }

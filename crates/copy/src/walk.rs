@@ -209,8 +209,11 @@ impl Walk {
             && is_complete(seen, existing)?
         {
             let is_file = seen.metadata.is_file();
-            let options = &self.context.options;
-            if is_file || attributes::are_equal(options, &seen.metadata, &existing.metadata) {
+            let (options, found) = (&self.context.options, &existing.metadata);
+            // Another name of the inode may be a file of another user, or of another copy.
+            let is_own =
+                found.nlink() == 1 && (!options.owners || found.uid() == seen.metadata.uid());
+            if attributes::are_equal(options, &seen.metadata, found) || (is_file && is_own) {
                 if is_file {
                     file::check_existing(parent, entry, seen, existing)?;
                 }

@@ -94,10 +94,16 @@ lock_parent() { # -x or -s
   die "cannot lock $parent in time; try again"
 }
 
-# Prints the mounts of this host: mount point, type, source. Later mounts cover earlier ones.
+# Prints the mounts of this host: mount point, type, source. Later mounts cover earlier ones. A user
+# chooses type and source of a FUSE mount, but the kernel tells the user: only root's mounts count as
+# mounts of Skep.
 mounts() {
-  awk '{ for (i = 7; i < NF && $i != "-"; i++); print $5, $(i + 1), $(i + 2) }' \
-    /proc/self/mountinfo
+  awk '{
+    for (i = 7; i < NF && $i != "-"; i++);
+    type = $(i + 1)
+    if (type == "fuse.skep" && ("," $(i + 3) ",") !~ /,user_id=0,/) type = "fuse.user"
+    print $5, type, $(i + 2)
+  }' /proc/self/mountinfo
 }
 # Prints type and source of the uppermost mount on a directory, or fails if there is none.
 top_mount() { # mount point
@@ -326,12 +332,12 @@ start() {
     text=$(skep cluster format --cluster "$run" 2>&1 8>&-) ||
       die "cannot format the file system: $text"
   fi
+  # The note precedes the directory, so that no interruption leaves a directory without a note.
+  echo "$MOUNT" >"$run/made-mount-point"
+  (umask 022; mkdir "$MOUNT") 2>/dev/null || rm -f "$run/made-mount-point"
+  # The checks follow: users cannot replace a directory of root, also not in a sticky directory.
   check_mount_point
-  if [ ! -d "$MOUNT" ]; then
-    # The note precedes the directory, so that no interruption leaves a directory without a note.
-    echo "$MOUNT" >"$run/made-mount-point"
-    (umask 022; mkdir "$MOUNT")
-  fi
+  check_directory 'mount point' "$MOUNT"
   if [ ! -d "$sockets" ]; then : >"$run/made-sockets"; fi
   # The mount's source is the directory of the run: its token is there.
   text=$(skep mount --cluster "$run" --retry "$PATIENCE" \
@@ -369,6 +375,12 @@ stop() {
   exec 9<&-
   remove_parent
   [ -z "$failed" ] || exit 1
+  if top=$(top_mount "$MOUNT"); then
+    case "${top#fuse.skep }" in */skep-ondemand/"$NAME".*)
+      die "$MOUNT is still mounted (${top#fuse.skep }): name the directory of its start with" \
+        "--directory" ;;
+    esac
+  fi
 }
 # Prints one fact per line: name, tab, value.
 status() {

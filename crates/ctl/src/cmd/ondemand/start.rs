@@ -36,6 +36,11 @@ pub(crate) fn run(args: &StartArgs) -> Result<()> {
     }
     let outcome = system.run(Command::Start, Some(&run), &reach)?;
     if let Some(error) = failure(WHAT, &outcome) {
+        // Each start of a job has the same run: a refused one must not remove the running file
+        // system. The script has removed its own part, and the epilog removes the rest.
+        if matches!(reach, Reach::Here(_)) {
+            return Err(error);
+        }
         // The hosts that failed have removed their parts themselves. Other runs are not touched.
         let removed = system.run(Command::Stop, Some(&run), &reach)?;
         return Err(match failure("remove the parts of", &removed) {
