@@ -266,8 +266,8 @@ impl Cluster {
     }
 
     /// Like [`Self::stop`], and checks the stores with `skep fsck` if the cluster has run long
-    /// enough for that. For clusters whose tests may be filtered, and then end at once. The check may
-    /// find damage of the kinds `expected`.
+    /// enough for that. For clusters whose tests may be filtered, and then end at once. The check
+    /// may find damage of the kinds `expected`.
     ///
     /// # Panics
     /// Panics like [`Self::stop`], or if the check has other findings.

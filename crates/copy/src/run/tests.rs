@@ -173,7 +173,7 @@ fn copy_has_everything_of_its_source() {
     fill(&site.source(""));
     let outcome = site.succeed(&OPTIONS);
     expect_same(&site);
-    // 40 numbered files, of which one has three names and is copied once, and two other files.
+    // The tree has 40 numbered files and two others. One of the files has three names.
     assert_eq!((outcome.files, outcome.directories, outcome.others), (42, 6, 5));
     assert_eq!(outcome.bytes, outcome.verified_bytes);
     // A copy over the first replaces everything, also with other kinds of entries in the way.
