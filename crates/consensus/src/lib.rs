@@ -20,6 +20,7 @@ mod runtime;
 mod snapshot_end;
 mod state_store;
 
+pub use limits::MAX_MESSAGE_BYTES;
 pub use member::{Member, MemberSettings, ProposeError};
 pub use peers::Transport;
 pub use skep_format::consensus::LogPosition;

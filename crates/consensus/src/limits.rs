@@ -27,7 +27,7 @@ pub(crate) const MAX_COMMAND_BYTES: usize = 1 << 20;
 /// receive and sync a message within one heartbeat interval: 2 MiB take 20 ms at 1 Gbit/s.
 pub(crate) const MAX_APPEND_BYTES: usize = 2 << 20;
 /// Maximum length of a message between members. Each part of it has a lower limit of its own.
-pub(crate) const MAX_MESSAGE_BYTES: usize = 4 << 20;
+pub const MAX_MESSAGE_BYTES: usize = 4 << 20;
 /// Maximum number of members. Five survive the loss of two. The others are for a change of all
 /// members, one after the other.
 pub(crate) const MAX_MEMBERS: usize = 9;

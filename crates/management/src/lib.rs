@@ -15,6 +15,7 @@ mod directory;
 mod handlers;
 mod limits;
 mod log_level_changes;
+pub mod members;
 mod meter;
 mod reported_waits;
 mod settings;

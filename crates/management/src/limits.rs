@@ -24,5 +24,11 @@ pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(60);
 pub(crate) const PAUSE_PER_WAITING: Duration = Duration::from_micros(20);
 /// Upper bound of that pause. A heartbeat's reply brings the new map after this time anyway.
 pub(crate) const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// Silence of another member after which management opens a new connection to it: the longest time
+/// before an election. A shorter one would close connections because of one slow sync.
+pub(crate) const MEMBER_SILENCE: Duration = Duration::from_millis(1_200);
+/// Maximum number of members of management to which one member keeps connections. The connection
+/// that was used least recently is closed.
+pub(crate) const MAX_MEMBER_LINKS: usize = 16;
 /// Maximum number of unconfirmed changes of clients' log levels. A request waits for each of them.
 pub(crate) const MAX_LOG_ORDERS: usize = 1000;

@@ -6,10 +6,10 @@
 //! sender protects from mistakes and from clients that follow the protocol, not from a process that
 //! has the secret and lies.
 
-use crate::limits::{MAX_BODY_BYTES, MAX_DATA_BYTES};
+use crate::limits::{MAX_BODY_BYTES, MAX_DATA_BYTES, MAX_MEMBER_MESSAGE_BYTES};
 use crate::{
-    Request, benchmark as bm, inline as il, log_shipping as ls, management as mg, metadata as md,
-    storage as st,
+    Request, benchmark as bm, consensus as cs, inline as il, log_shipping as ls, management as mg,
+    metadata as md, storage as st,
 };
 use skep_types::NodeKind;
 
@@ -24,6 +24,8 @@ pub enum Senders {
     Metadata,
     /// Storage services.
     Storage,
+    /// Members of management.
+    Management,
 }
 
 impl Senders {
@@ -34,6 +36,7 @@ impl Senders {
             Self::Services => kind != NodeKind::Client,
             Self::Metadata => kind == NodeKind::Metadata,
             Self::Storage => kind == NodeKind::Storage,
+            Self::Management => kind == NodeKind::Management,
         }
     }
 
@@ -44,6 +47,7 @@ impl Senders {
             Self::Services => "services",
             Self::Metadata => "metadata services",
             Self::Storage => "storage services",
+            Self::Management => "members of management",
         }
     }
 }
@@ -83,6 +87,10 @@ pub fn bounds(id: u16) -> Bounds {
         // The longest record of a log.
         ls::ShipLog::ID => Bounds { body_bytes: MAX_BODY_BYTES, ..from(Senders::Metadata) },
         st::WhichExist::ID => from(Senders::Storage),
+        cs::AskMember::ID => Bounds {
+            body_bytes: MAX_MEMBER_MESSAGE_BYTES + FIELDS_BYTES,
+            ..from(Senders::Management)
+        },
         // 4,096 keys.
         st::RemoveChunks::ID => Bounds { body_bytes: 128 << 10, ..from(Senders::Metadata) },
         _ => usual,
@@ -195,6 +203,8 @@ mod tests {
             safe: Lsn::new(1),
             syncs_at_once: true,
         });
+        let message = Bytes(vec![0; MAX_MEMBER_MESSAGE_BYTES]);
+        check(&cs::AskMember { to: NodeId::new(1), message });
         let mark = il::InlineMark { start: 1, record: Lsn::new(1) };
         check(&il::SyncInline { inode, written: vec![mark; crate::limits::MAX_STARTS] });
     }
@@ -210,5 +220,9 @@ mod tests {
         assert!(bounds(md::Prepare::ID).senders.allow(NodeKind::Metadata));
         assert!(!bounds(md::Prepare::ID).senders.allow(NodeKind::Storage));
         assert!(bounds(mg::Evict::ID).senders.allow(NodeKind::Client));
+        let of_members = bounds(cs::AskMember::ID).senders;
+        let others = [NodeKind::Client, NodeKind::Metadata, NodeKind::Storage];
+        assert!(of_members.allow(NodeKind::Management));
+        assert!(others.into_iter().all(|kind| !of_members.allow(kind)));
     }
 }

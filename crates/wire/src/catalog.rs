@@ -2,8 +2,8 @@
 //! Message numbers are never reused.
 
 use crate::{
-    Request, benchmark as bm, file_locks as fl, inline as il, log_shipping as ls, management as mg,
-    metadata as md, node, session, sharing as sh, storage as st,
+    Request, benchmark as bm, consensus as cs, file_locks as fl, inline as il, log_shipping as ls,
+    management as mg, metadata as md, node, session, sharing as sh, storage as st,
 };
 use skep_types::codec::{Described, FieldDoc};
 
@@ -183,6 +183,8 @@ catalog! {
     113 "management" reads mg::RemoveTarget => mg::EmptyReply;
     114 "management" reads mg::RemoveServer => mg::EmptyReply;
     115 "management" reads mg::RenameServer => mg::EmptyReply;
+    // Management: from one member to another. Each message may be lost and repeated.
+    116 "management" reads cs::AskMember => cs::MemberReply;
     // Management: requests that wait.
     119 "management" reads mg::ListRequestWaits => mg::RequestWaitList;
 }

@@ -10,6 +10,7 @@
 pub mod benchmark;
 pub mod bounds;
 pub mod catalog;
+pub mod consensus;
 pub mod file_locks;
 pub mod frame;
 pub mod inline;

@@ -61,3 +61,9 @@ pub const MAX_COUNTED_OPENS: usize = 4096;
 pub const MAX_NOTIFICATIONS: usize = 1024;
 /// Maximum time that a requester may set in `time_left_ms`.
 pub const MAX_TIME_LEFT_MS: u32 = 3_600_000;
+/// Maximum length of a message between members of management: that of the replicated log.
+pub const MAX_MEMBER_MESSAGE_BYTES: usize = 4 << 20;
+/// Maximum number of the leader's addresses in the text of the error `NotLeader`.
+pub const MAX_LEADER_ADDRESSES: usize = 16;
+/// Maximum length of the text that names the leader. A receiver shortens longer texts of errors.
+pub const MAX_LEADER_TEXT: usize = 900;

@@ -78,7 +78,7 @@ impl SenderEpochs {
 
 fn check_without_sender(message: u16) -> Result<()> {
     match bounds(message).senders {
-        Senders::Any | Senders::Services => Ok(()),
+        Senders::Any | Senders::Services | Senders::Management => Ok(()),
         Senders::Metadata | Senders::Storage => {
             let context = format!("message {message} does not name the group of its sender");
             Err(Error::new(ErrorCode::Protocol, context))

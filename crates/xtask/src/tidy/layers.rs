@@ -27,7 +27,8 @@ const ALLOWED: &[(&str, &[&str])] = &[
     // A replicated log, under a service.
     ("skep-consensus", &["skep-format", "skep-env", "skep-store"]),
     // Services never depend on each other.
-    ("skep-management", SERVICE),
+    ("skep-management", &["skep-wire", "skep-format", "skep-cluster", "skep-env", "skep-rpc",
+        "skep-metrics", "skep-exporter", "skep-store", "skep-service", "skep-consensus"]),
     ("skep-metadata", SERVICE),
     ("skep-storage", SERVICE),
     // Clients, tools and the command line.

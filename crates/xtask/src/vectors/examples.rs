@@ -1,6 +1,7 @@
 //! Examples of every message, with one module per service. The test vectors are generated from the
 //! examples, which also show the intended use of the messages.
 
+mod consensus;
 mod file_locks;
 mod inline;
 mod log_shipping;
@@ -27,6 +28,7 @@ pub(super) fn all() -> Vec<Example> {
     all.extend(sharing::examples());
     all.extend(inline::examples());
     all.extend(log_shipping::examples());
+    all.extend(consensus::examples());
     all.extend(storage::examples());
     all
 }

@@ -1,0 +1,70 @@
+//! Messages between the members of management, which keep one replicated log of commands.
+//! `docs/design/0018-replicated-management.md` specifies the protocol.
+//!
+//! Owns the envelope only: `skep-consensus` owns the bytes in it. Also owns the text of the error
+//! `NotLeader`. This text has the leader's addresses.
+
+use crate::limits::{MAX_LEADER_ADDRESSES, MAX_LEADER_TEXT};
+use skep_types::NodeId;
+use skep_types::codec::{Bytes, record};
+
+record! {
+    /// A member of management sends a message about the replicated log to another member.
+    ///
+    /// The receiver returns `NotPermitted` if it is not the member `to`: another member may use
+    /// the address now.
+    pub struct AskMember {
+        /// The member for which the message is.
+        pub to: NodeId,
+        /// The message, encoded by the replicated log.
+        pub message: Bytes,
+    }
+}
+
+record! {
+    /// Reply to [`AskMember`].
+    pub struct MemberReply {
+        /// The reply, encoded by the replicated log.
+        pub message: Bytes,
+    }
+}
+
+/// Returns the text of the error `NotLeader`: as many of the leader's addresses as fit, separated
+/// by commas. No addresses mean that the sender knows no leader.
+pub fn leader_text(addresses: &[String]) -> String {
+    let mut text = String::new();
+    for address in addresses.iter().take(MAX_LEADER_ADDRESSES) {
+        if text.len() + 1 + address.len() > MAX_LEADER_TEXT {
+            break;
+        }
+        if !text.is_empty() {
+            text.push(',');
+        }
+        text.push_str(address);
+    }
+    text
+}
+
+/// Returns the leader's addresses in the text of the error `NotLeader`. Empty if the text has none.
+pub fn leader_addresses(text: &str) -> Vec<String> {
+    let addresses = text.split(',').filter(|address| address.contains(':'));
+    addresses.take(MAX_LEADER_ADDRESSES).map(Into::into).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn leader_addresses_round_trip_and_are_bounded() {
+        let addresses = vec!["10.0.0.1:7400".to_owned(), "[::1]:7400".to_owned()];
+        assert_eq!(leader_addresses(&leader_text(&addresses)), addresses);
+        assert_eq!(leader_addresses(&leader_text(&[])), Vec::<String>::new());
+        assert_eq!(leader_addresses("no address"), Vec::<String>::new());
+        let long = vec![format!("{}:1", "h".repeat(250)); MAX_LEADER_ADDRESSES + 1];
+        let text = leader_text(&long);
+        assert!(text.len() <= MAX_LEADER_TEXT && leader_addresses(&text)[0] == long[0]);
+        let many = vec!["a:1"; MAX_LEADER_ADDRESSES + 1].join(",");
+        assert_eq!(leader_addresses(&many).len(), MAX_LEADER_ADDRESSES);
+    }
+}
