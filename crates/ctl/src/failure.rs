@@ -100,7 +100,10 @@ fn print(code: &str, message: &str, exit_code: u8) {
 fn exit_code(code: ErrorCode) -> u8 {
     match code {
         ErrorCode::Configuration | ErrorCode::InvalidArgument => WRONG_USE,
-        ErrorCode::Disconnected | ErrorCode::TimedOut | ErrorCode::NotReady => UNREACHABLE,
+        ErrorCode::Disconnected
+        | ErrorCode::TimedOut
+        | ErrorCode::NotReady
+        | ErrorCode::NotLeader => UNREACHABLE,
         ErrorCode::NotFound => NOT_FOUND,
         ErrorCode::AuthenticationFailed
         | ErrorCode::PermissionDenied

@@ -43,6 +43,7 @@ pub fn errno(code: ErrorCode) -> i32 {
         | ErrorCode::EndMoved
         | ErrorCode::Deposed
         | ErrorCode::TargetLost
+        | ErrorCode::NotLeader
         | ErrorCode::Io => libc::EIO,
     }
 }

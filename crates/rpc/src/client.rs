@@ -90,6 +90,8 @@ pub struct Connection {
     pending: RefCell<NumberMap<Pending>>,
     next_tag: Cell<u64>,
     is_closed: Cell<bool>,
+    /// Whether the connection ends as soon as no request waits for a reply.
+    closes_when_idle: Cell<bool>,
     /// The newest map version that the peer has named in a reply.
     needed_map: Cell<MapVersion>,
     incarnation: u64,
@@ -185,6 +187,7 @@ impl Connection {
             pending: RefCell::default(),
             next_tag: Cell::new(1),
             is_closed: Cell::new(false),
+            closes_when_idle: Cell::new(false),
             needed_map: Cell::default(),
             incarnation: welcome.incarnation,
         });
@@ -223,6 +226,15 @@ impl Connection {
         drop(pending);
     }
 
+    /// Ends the connection when all calls in flight have their replies. The caller must send no
+    /// further request.
+    pub(crate) fn close_when_idle(&self) {
+        self.closes_when_idle.set(true);
+        if self.pending.borrow().is_empty() {
+            self.close();
+        }
+    }
+
     async fn read_replies(&self, mut reader: FrameReader) -> Result<()> {
         let broken = |problem: &str| Err(Error::new(ErrorCode::Protocol, problem.to_owned()));
         while let Some((header, crc)) = reader.header().await? {
@@ -239,6 +251,9 @@ impl Connection {
                 }
             }
             sender.send(Reply { header, body });
+            if self.closes_when_idle.get() && self.pending.borrow().is_empty() {
+                break;
+            }
         }
         Ok(())
     }

@@ -13,6 +13,9 @@ pub(crate) const ADDRESS_STAGGER: Duration = Duration::from_millis(100);
 /// Time after which the next address of management is tried. A handshake with a busy process takes
 /// less time.
 pub(crate) const MANAGEMENT_STAGGER: Duration = Duration::from_millis(300);
+/// Pause before a request to management is sent to the next member, if no member names the leader,
+/// or if members name different ones. An election takes more than 600 ms.
+pub(crate) const LEADER_PAUSE: Duration = Duration::from_millis(100);
 /// Longest wait for the reply to a heartbeat. Management needs only memory accesses for it, so a
 /// slower process is stopped or unreachable, and the sender tries the other addresses.
 pub(crate) const HEARTBEAT_DEADLINE: Duration = Duration::from_secs(1);

@@ -141,6 +141,9 @@ codes! {
     Deposed = 42, Never;
     /// An administrator has given up the target as lost. The bytes on it do not exist any more.
     TargetLost = 43, Never;
+    /// The receiver is not the leader of management. The text of the reply is the leader's
+    /// addresses, separated by commas, or empty if the receiver knows no leader.
+    NotLeader = 44, AfterFailover;
 }
 
 impl fmt::Display for ErrorCode {

@@ -1,12 +1,18 @@
 //! Connections to management, and the loop that repeats a request until management gives a final
 //! reply. Owns no state of the node, which belongs to [`super::Membership`] and
 //! [`super::ClientMembership`].
+//!
+//! Management may have several members, and only its leader executes requests. Another member
+//! replies `NotLeader` and executes nothing, so the request is sent again, under the same number,
+//! to the leader that the reply names, or to the next address ([`super::addresses`]).
 
+use super::addresses::MemberAddresses;
 use crate::access::{Channel, Identity, JoinToken};
 use crate::client::{CallOptions, Connection};
 use crate::dial::first_success;
 use crate::limits::{
-    FIRST_BACKOFF, LONGEST_MANAGEMENT_BACKOFF, MANAGEMENT_DEADLINE, MANAGEMENT_STAGGER,
+    FIRST_BACKOFF, LEADER_PAUSE, LONGEST_MANAGEMENT_BACKOFF, MANAGEMENT_DEADLINE,
+    MANAGEMENT_STAGGER,
 };
 use crate::map_cell::MapCell;
 use skep_env::local::Notify;
@@ -14,9 +20,9 @@ use skep_types::{
     ClusterMap, Error, ErrorCode, NodeId, NodeKind, Result, RetryClass, SessionId, TargetId,
 };
 use skep_wire::Request;
+use skep_wire::consensus::leader_addresses;
 use skep_wire::senders::Sender;
 use std::cell::{Cell, RefCell};
-use std::collections::HashSet;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,18 +33,27 @@ use std::time::Duration;
 pub struct Management {
     identity: Identity,
     addresses: Vec<String>,
-    /// The address at which management answered last.
-    answered: RefCell<Option<String>>,
+    /// The order in which the addresses are tried.
+    order: RefCell<MemberAddresses>,
     /// The cell with the cluster map and the node's id; `None` before the node has registered.
     cell: RefCell<Option<Arc<MapCell>>>,
-    /// The open connection, and this node's id at the time when it was opened.
-    connection: RefCell<Option<(Rc<Connection>, NodeId)>>,
+    connection: RefCell<Option<OpenConnection>>,
     /// Number that this handle has drawn at random. It identifies the sender of a request.
     sender_number: u64,
     /// Number of the last request.
     last_request: Cell<u64>,
     is_connecting: Cell<bool>,
     connected: Notify,
+}
+
+/// The connection to a member of management.
+#[derive(Debug, Clone)]
+struct OpenConnection {
+    connection: Rc<Connection>,
+    /// The address of the member.
+    address: String,
+    /// This node's id at the time when the connection was opened.
+    node: NodeId,
 }
 
 impl Management {
@@ -64,7 +79,7 @@ impl Management {
         Rc::new(Self {
             identity,
             addresses: token.addresses.clone(),
-            answered: RefCell::default(),
+            order: RefCell::default(),
             cell: RefCell::default(),
             connection: RefCell::default(),
             // Zero means that a request has no id.
@@ -110,6 +125,7 @@ impl Management {
     /// # Errors
     /// - The error in management's reply.
     /// - `Disconnected` if management cannot be reached at any of its addresses.
+    /// - `NotLeader` if no member is the leader within `time_left`.
     /// - `TimedOut` if no reply arrives within `time_left`.
     pub async fn call_once<R: Request>(
         &self,
@@ -133,8 +149,38 @@ impl Management {
         self.attempt(sender, self.new_request(), request, time_left).await
     }
 
-    /// Sends a request with the number `sequence` once.
+    /// Sends a request with the number `sequence` to the leader. Only the leader executes it, so
+    /// it is executed once.
     pub(super) async fn attempt<R: Request>(
+        &self,
+        sender: Sender,
+        sequence: u64,
+        request: &R,
+        time_left: Duration,
+    ) -> Result<R::Reply> {
+        let deadline = skep_env::now() + time_left;
+        let mut redirects = 0_usize;
+        // Retry: a request to a member that is not the leader. At once if the member names the
+        // leader for the first time, and after `LEADER_PAUSE` otherwise, until `time_left` ends.
+        loop {
+            let left = deadline.saturating_sub(skep_env::now());
+            let error = match self.ask_member(sender, sequence, request, left).await {
+                Err(error) if error.code() == ErrorCode::NotLeader => error,
+                result => return result,
+            };
+            redirects += 1;
+            if self.order.borrow().knows_leader() && redirects == 1 {
+                continue;
+            }
+            if skep_env::now() + LEADER_PAUSE >= deadline {
+                return Err(error);
+            }
+            skep_env::sleep(LEADER_PAUSE).await;
+        }
+    }
+
+    /// Sends a request to one member.
+    async fn ask_member<R: Request>(
         &self,
         sender: Sender,
         sequence: u64,
@@ -147,21 +193,45 @@ impl Management {
             Err(Error::new(ErrorCode::TimedOut, context))
         };
         let connecting = skep_env::timeout(time_left, self.connection()).await;
-        let connection = connecting.unwrap_or_else(late)?;
+        let open = connecting.unwrap_or_else(late)?;
         let time_left = Some(deadline.saturating_sub(skep_env::now()));
         let session = SessionId::new(self.sender_number);
         let options =
             CallOptions { sender, session, sequence, time_left, ..CallOptions::default() };
-        let result = connection.call(request, &options).await;
-        if let Err(error) = &result
-            && matches!(error.code(), ErrorCode::Disconnected | ErrorCode::TimedOut)
-        {
-            connection.close();
+        let result = open.connection.call(request, &options).await;
+        match &result {
+            Err(error) if error.code() == ErrorCode::NotLeader => {
+                return Err(self.note_refusal(&open, error.context()));
+            }
+            Err(error) if matches!(error.code(), ErrorCode::Disconnected | ErrorCode::TimedOut) => {
+                open.connection.close();
+            }
+            _ => self.order.borrow_mut().note_leader(),
         }
         let addresses = || self.addresses.join(", ");
         result
             .map(|(reply, _)| reply)
             .map_err(|error| error.within(format_args!("management at {}", addresses())))
+    }
+
+    /// Records that a member is not the leader, so that the next request goes to another member.
+    /// `text` is the text of its reply. Returns the error for the caller.
+    fn note_refusal(&self, refused: &OpenConnection, text: &str) -> Error {
+        let OpenConnection { connection, address, .. } = refused;
+        let leader = leader_addresses(text);
+        let named = match &*leader {
+            [] => "it knows no leader".to_owned(),
+            named => format!("it names {}", named.join(", ")),
+        };
+        self.order.borrow_mut().note_refusal(address, leader);
+        let mut slot = self.connection.borrow_mut();
+        if slot.as_ref().is_some_and(|open| Rc::ptr_eq(&open.connection, connection)) {
+            *slot = None;
+        }
+        // Other requests on this connection get a reply of their own.
+        connection.close_when_idle();
+        let context = format!("management at {address} is not the leader: {named}");
+        Error::new(ErrorCode::NotLeader, context)
     }
 
     /// Repeats a request until management gives a final reply or `patience` has passed; `None`
@@ -210,13 +280,13 @@ impl Management {
         }
     }
 
-    async fn connection(&self) -> Result<Rc<Connection>> {
+    async fn connection(&self) -> Result<OpenConnection> {
         loop {
-            if let Some((open, node)) = &*self.connection.borrow()
-                && !open.is_closed()
-                && *node == self.node()
+            if let Some(open) = &*self.connection.borrow()
+                && !open.connection.is_closed()
+                && open.node == self.node()
             {
-                return Ok(Rc::clone(open));
+                return Ok(open.clone());
             }
             if !self.is_connecting.replace(true) {
                 break;
@@ -226,17 +296,17 @@ impl Management {
         // The guard resets the flag even if this future is dropped while it connects.
         let _reset = ConnectingGuard(self);
         let node = self.node();
-        let connection = self.connect().await?;
-        let former = self.connection.replace(Some((Rc::clone(&connection), node)));
-        if let Some((former, _)) = former {
-            former.close();
+        let (connection, address) = self.connect().await?;
+        let open = OpenConnection { connection, address, node };
+        if let Some(former) = self.connection.replace(Some(open.clone())) {
+            former.connection.close();
         }
-        Ok(connection)
+        Ok(open)
     }
 
     /// Connects to management at the first address that answers. The address that answered last
     /// comes first. The next address is tried when an earlier one has failed or is silent.
-    async fn connect(&self) -> Result<Rc<Connection>> {
+    async fn connect(&self) -> Result<(Rc<Connection>, String)> {
         let identity = &self.identity();
         let attempt = async |address: String| {
             let channel = Channel::NONE;
@@ -247,29 +317,26 @@ impl Management {
         let none = || Error::new(ErrorCode::Disconnected, "no address is given");
         let opened = first.unwrap_or_else(|| Err(none()));
         let (connection, address) = opened.map_err(|error| error.within("management"))?;
-        *self.answered.borrow_mut() = Some(address);
-        Ok(connection)
+        self.order.borrow_mut().note_answer(&address);
+        Ok((connection, address))
     }
 
-    /// Returns all known addresses of management, without duplicates. The address that answered
-    /// last comes first. Then servers try the addresses in the cluster map first, since management
-    /// may have moved. Clients try the addresses of their command line or join token first, since
-    /// the addresses in the map may belong to a network that only servers can reach.
+    /// Returns all known addresses of management, in the order in which they are tried: see
+    /// [`MemberAddresses`]. Servers try the addresses in the cluster map before others of the same
+    /// rank, since management may have moved. Clients try the addresses of their command line or
+    /// join token first, since the addresses in the map may belong to a network that only servers
+    /// can reach.
     fn candidates(&self) -> Vec<String> {
         let mut in_map = Vec::new();
         if let Some(cell) = &*self.cell.borrow() {
             in_map = management_addresses(&cell.load());
         }
         let given = self.addresses.iter().cloned();
-        let mut all: Vec<String> = self.answered.borrow().iter().cloned().collect();
-        if self.identity.kind == NodeKind::Client {
-            all.extend(given.chain(in_map));
-        } else {
-            all.extend(in_map.into_iter().chain(given));
-        }
-        let mut seen = HashSet::new();
-        all.retain(|address| seen.insert(address.clone()));
-        all
+        let all: Vec<String> = match self.identity.kind {
+            NodeKind::Client => given.chain(in_map).collect(),
+            _ => in_map.into_iter().chain(given).collect(),
+        };
+        self.order.borrow().sorted(all)
     }
 }
 

@@ -10,6 +10,7 @@
 //!
 //! [`Membership`] belongs to one thread; other threads read the map from the shared [`MapCell`].
 
+mod addresses;
 mod client;
 mod management;
 mod map;

@@ -43,7 +43,7 @@ const PAUSES: &[(&str, &str)] = &[
     ("crates/monitor/src/notify.rs", "poll: the end of a program that is notified of an alert"),
     ("crates/rpc/src/admission.rs", "delay: collects refused connections for one line of the log"),
     ("crates/rpc/src/membership/client.rs", "retry: registration and heartbeats of a client"),
-    ("crates/rpc/src/membership/management.rs", "retry: connecting to management"),
+    ("crates/rpc/src/membership/management.rs", "retry: requests to management and to its leader"),
     ("crates/rpc/src/membership/map.rs", "retry: polling the cluster map"),
     ("crates/rpc/src/routing.rs", "retry: requests to targets, by retry class, with back-off"),
     ("crates/service/src/cached_map.rs", "delay: limits writes of the cached cluster map; retry: after a failed write"),

@@ -1,0 +1,103 @@
+//! The order in which a sender tries the addresses of the members of management.
+//!
+//! Owns the facts about the leader that replies have shown. Does not own the addresses themselves
+//! and the connections ([`super::Management`]).
+
+use std::collections::HashSet;
+
+/// The facts about the leader that the replies of members have shown to a sender.
+#[derive(Debug, Default)]
+pub(super) struct MemberAddresses {
+    /// The address that answered last. `None` after the member there has refused a request.
+    answered: Option<String>,
+    /// The addresses of the leader, as the member named them that refused a request last.
+    leader: Vec<String>,
+    /// The addresses whose members have refused a request since the leader answered last. The last
+    /// one has refused last.
+    refused: Vec<String>,
+}
+
+impl MemberAddresses {
+    /// Whether a member has named the leader, and the leader has not answered yet.
+    pub(super) fn knows_leader(&self) -> bool {
+        !self.leader.is_empty()
+    }
+
+    /// Records that the member at `address` answers.
+    pub(super) fn note_answer(&mut self, address: &str) {
+        self.answered = Some(address.to_owned());
+    }
+
+    /// Records that the member at the last address is the leader.
+    pub(super) fn note_leader(&mut self) {
+        self.leader.clear();
+        self.refused.clear();
+    }
+
+    /// Records that the member at `address` is not the leader, and names the addresses `leader`.
+    pub(super) fn note_refusal(&mut self, address: &str, leader: Vec<String>) {
+        self.answered.take_if(|answered| answered == address);
+        self.refused.retain(|other| other != address);
+        self.refused.push(address.to_owned());
+        self.leader = leader;
+    }
+
+    /// Returns the addresses in the order in which the sender tries them, without duplicates:
+    ///
+    /// 1. the leader's addresses,
+    /// 2. the address that answered last,
+    /// 3. all other addresses,
+    /// 4. addresses whose members have refused a request, the first refusal first.
+    pub(super) fn sorted(&self, all: Vec<String>) -> Vec<String> {
+        let first = self.leader.iter().chain(&self.answered).cloned();
+        let mut sorted: Vec<String> = first.chain(all).collect();
+        let mut seen = HashSet::new();
+        sorted.retain(|address| seen.insert(address.clone()));
+        sorted.sort_by_key(|address| match self.refused.iter().position(|it| it == address) {
+            _ if self.leader.contains(address) => 0,
+            None => 0,
+            Some(at) => 1 + at,
+        });
+        sorted
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn order(addresses: &MemberAddresses) -> String {
+        addresses.sorted(["a", "b", "c", "b"].map(String::from).into()).join(" ")
+    }
+
+    #[test]
+    fn member_that_answered_last_is_asked_first() {
+        let mut addresses = MemberAddresses::default();
+        assert_eq!(order(&addresses), "a b c");
+        addresses.note_answer("c");
+        assert_eq!(order(&addresses), "c a b");
+    }
+
+    #[test]
+    fn named_leader_comes_first_and_refusing_members_last() {
+        let mut addresses = MemberAddresses::default();
+        addresses.note_answer("a");
+        addresses.note_refusal("a", vec!["d".into(), "c".into()]);
+        assert!(addresses.knows_leader());
+        assert_eq!(order(&addresses), "d c b a");
+        addresses.note_answer("c");
+        addresses.note_leader();
+        assert!(!addresses.knows_leader());
+        assert_eq!(order(&addresses), "c a b");
+    }
+
+    #[test]
+    fn every_member_is_asked_before_one_is_asked_again() {
+        let mut addresses = MemberAddresses::default();
+        for (member, next) in [("a", "b c a"), ("b", "c a b"), ("c", "a b c"), ("a", "b c a")] {
+            addresses.note_answer(member);
+            addresses.note_refusal(member, Vec::new());
+            assert_eq!(order(&addresses), next);
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! Requests to management on several members, over real sockets: a member that is not the leader
+//! refuses them, and the sender follows the leader.
+
+#![allow(clippy::unwrap_used, reason = "a test fails at an unexpected result")]
+
+use skep_env::{TcpListener, block_on, spawn};
+use skep_rpc::server::{IncomingStream, authenticate};
+use skep_rpc::{Identity, JoinToken, Management, Secrets};
+use skep_types::{ClusterId, Error, ErrorCode, MapVersion, NodeId, NodeKind};
+use skep_wire::consensus::leader_text;
+use skep_wire::management::{GetMap, MapUpdate};
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+
+/// The reply of a member to requests.
+#[derive(Clone)]
+enum Role {
+    Leader,
+    /// Names these addresses of the leader.
+    Follower(Vec<String>),
+    /// The kernel accepts connections, and the process does nothing.
+    Stopped,
+}
+
+struct FakeMember {
+    address: String,
+    role: Rc<RefCell<Role>>,
+    /// Numbers of the requests that have arrived.
+    received: Rc<RefCell<Vec<u64>>>,
+    /// Number of requests for which a member waits before it replies to them together.
+    batch: Rc<Cell<usize>>,
+}
+
+fn member(secrets: &Secrets, role: Role) -> FakeMember {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_address().unwrap().to_string();
+    let (role, received) = (Rc::new(RefCell::new(role)), Rc::new(RefCell::new(Vec::new())));
+    let batch = Rc::new(Cell::new(1));
+    let (acts_as, numbers, together) = (Rc::clone(&role), Rc::clone(&received), Rc::clone(&batch));
+    let identity = Identity {
+        cluster: ClusterId::new([1; 16]),
+        secrets: secrets.clone(),
+        node: NodeId::new(1),
+        kind: NodeKind::Management,
+    };
+    spawn(async move {
+        let mut silent = Vec::new();
+        while let Ok(stream) = listener.accept().await {
+            if matches!(*acts_as.borrow(), Role::Stopped) {
+                silent.push(stream);
+                continue;
+            }
+            let (role, numbers) = (Rc::clone(&acts_as), Rc::clone(&numbers));
+            let (identity, batch) = (identity.clone(), Rc::clone(&together));
+            spawn(async move {
+                let peer = authenticate(&stream, &identity, 1, |_| Ok(())).await.unwrap();
+                let (mut requests, outbox) = IncomingStream::new(stream, peer.kind);
+                let mut waiting = Vec::new();
+                while let Ok(Some(incoming)) = requests.next().await {
+                    numbers.borrow_mut().push(incoming.header.sequence);
+                    waiting.push(incoming.header);
+                    if waiting.len() < batch.get() {
+                        continue;
+                    }
+                    for header in waiting.drain(..) {
+                        // The pause sends each reply in a frame of its own, as a busy member does.
+                        skep_env::sleep(Duration::from_millis(2)).await;
+                        match &*role.borrow() {
+                            Role::Leader => outbox.reply(&header, &MapUpdate { map: None }),
+                            Role::Follower(leader) => {
+                                let text = leader_text(leader);
+                                outbox.refuse(&header, &Error::new(ErrorCode::NotLeader, text));
+                            }
+                            Role::Stopped => {}
+                        }
+                    }
+                }
+            })
+            .detach();
+        }
+    })
+    .detach();
+    FakeMember { address, role, received, batch }
+}
+
+fn management(secrets: &Secrets, members: &[&FakeMember]) -> Rc<Management> {
+    let token = JoinToken {
+        cluster: ClusterId::new([1; 16]),
+        secrets: secrets.clone(),
+        addresses: members.iter().map(|it| it.address.clone()).collect(),
+    };
+    Management::new(&token, NodeKind::Client)
+}
+
+async fn ask(management: &Management, limit_ms: u64) -> skep_types::Result<MapUpdate> {
+    let request = GetMap { known: MapVersion::new(1) };
+    management.call_once(&request, Duration::from_millis(limit_ms)).await
+}
+
+fn counts(members: &[&FakeMember]) -> Vec<usize> {
+    members.iter().map(|it| it.received.borrow().len()).collect()
+}
+
+#[test]
+fn request_to_a_follower_goes_to_the_leader_it_names() {
+    block_on(async {
+        let secrets = Secrets::generate();
+        let leader = member(&secrets, Role::Leader);
+        let follower = member(&secrets, Role::Follower(vec![leader.address.clone()]));
+        let others = member(&secrets, Role::Follower(Vec::new()));
+        let members = [&follower, &others, &leader];
+        // The token does not have the leader's address.
+        let management = management(&secrets, &members[..2]);
+        ask(&management, 5000).await.unwrap();
+        assert_eq!(counts(&members), [1, 0, 1]);
+        assert_eq!(*follower.received.borrow(), *leader.received.borrow(), "one number");
+        ask(&management, 5000).await.unwrap();
+        assert_eq!(counts(&members), [1, 0, 2], "the leader is asked first from now on");
+    })
+    .unwrap();
+}
+
+#[test]
+fn each_member_is_asked_until_one_is_the_leader() {
+    block_on(async {
+        let secrets = Secrets::generate();
+        let followers = [(); 2].map(|()| member(&secrets, Role::Follower(Vec::new())));
+        let leader = member(&secrets, Role::Leader);
+        let members = [&followers[0], &followers[1], &leader];
+        ask(&management(&secrets, &members), 5000).await.unwrap();
+        assert_eq!(counts(&members), [1, 1, 1]);
+    })
+    .unwrap();
+}
+
+#[test]
+fn stopped_leader_delays_a_request_by_the_stagger_only() {
+    block_on(async {
+        let secrets = Secrets::generate();
+        let stopped = member(&secrets, Role::Stopped);
+        let next = member(&secrets, Role::Leader);
+        let follower = member(&secrets, Role::Follower(vec![stopped.address.clone()]));
+        let members = [&follower, &stopped, &next];
+        let begin = skep_env::now();
+        ask(&management(&secrets, &members), 5000).await.unwrap();
+        let pause = skep_env::now() - begin;
+        assert!(pause < Duration::from_secs(2), "{pause:?}");
+        assert_eq!(counts(&members), [1, 0, 1]);
+    })
+    .unwrap();
+}
+
+#[test]
+fn requests_under_way_follow_a_leader_that_changes() {
+    block_on(async {
+        let secrets = Secrets::generate();
+        let (former, next) = (member(&secrets, Role::Leader), member(&secrets, Role::Leader));
+        let management = management(&secrets, &[&former, &next]);
+        ask(&management, 5000).await.unwrap();
+        *former.role.borrow_mut() = Role::Follower(vec![next.address.clone()]);
+        former.batch.set(3);
+        let calls: Vec<_> = (0..3)
+            .map(|_| {
+                let management = Rc::clone(&management);
+                spawn(async move { ask(&management, 5000).await })
+            })
+            .collect();
+        for call in calls {
+            call.await.unwrap();
+        }
+        assert_eq!(counts(&[&former, &next]), [4, 3]);
+    })
+    .unwrap();
+}
+
+#[test]
+fn request_without_any_leader_fails_at_its_deadline() {
+    block_on(async {
+        let secrets = Secrets::generate();
+        let members = [(); 2].map(|()| member(&secrets, Role::Follower(Vec::new())));
+        // Two members may name each other for a moment.
+        let named = |at: usize| Role::Follower(vec![members[at].address.clone()]);
+        (*members[0].role.borrow_mut(), *members[1].role.borrow_mut()) = (named(1), named(0));
+        let begin = skep_env::now();
+        let management = management(&secrets, &[&members[0], &members[1]]);
+        let error = ask(&management, 700).await.unwrap_err();
+        assert_eq!(error.code(), ErrorCode::NotLeader, "{error}");
+        assert!(error.context().contains("is not the leader: it names 127.0.0.1"), "{error}");
+        let took = skep_env::now() - begin;
+        assert!(took >= Duration::from_millis(500) && took < Duration::from_secs(3), "{took:?}");
+        let asked: usize = counts(&[&members[0], &members[1]]).iter().sum();
+        assert!((3..=9).contains(&asked), "{asked} requests");
+    })
+    .unwrap();
+}
