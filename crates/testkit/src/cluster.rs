@@ -3,7 +3,7 @@
 
 use crate::files;
 use crate::process::{self, Process};
-use crate::program::{Finished, finish};
+use crate::program::{Finished, clean_up, finish};
 use crate::proxy::Proxy;
 use crate::scratch::{Scratch, mounts_below};
 use crate::view::Typed;
@@ -177,7 +177,7 @@ impl Drop for Mounted {
         // A test may have suspended the mount process; umount(8) would then wait forever for its
         // reply to a stat.
         self.signal(Signal::CONT);
-        finish(Command::new("umount").arg("--lazy").arg(&self.path), PATIENCE);
+        clean_up(Command::new("umount").arg("--lazy").arg(&self.path));
         self.child.kill().ok();
         self.child.wait().ok();
     }

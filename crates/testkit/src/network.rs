@@ -1,10 +1,9 @@
 //! Hosts in network namespaces: each has its own address, and a link that a test can disconnect.
 
-use crate::program::{finish, run};
+use crate::program::{clean_up, run};
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
 
 static NEXT: AtomicU32 = AtomicU32::new(1);
 
@@ -84,6 +83,6 @@ impl Default for Host {
 impl Drop for Host {
     fn drop(&mut self) {
         let mut remove = Command::new("ip");
-        finish(remove.args(["netns", "delete", &self.name]), Duration::from_secs(20));
+        clean_up(remove.args(["netns", "delete", &self.name]));
     }
 }

@@ -12,7 +12,7 @@
 use crate::cluster::program;
 use crate::files;
 use crate::process::Process;
-use crate::program::{Finished, finish, run};
+use crate::program::{Finished, clean_up, finish, run};
 use crate::scratch::Scratch;
 use crate::wait::{PATIENCE, wait_for};
 use std::path::{Path, PathBuf};
@@ -145,7 +145,7 @@ impl Default for PageNetwork {
 
 impl Drop for PageNetwork {
     fn drop(&mut self) {
-        finish(Command::new("ip").args(["netns", "delete", &self.switch]), PATIENCE);
+        clean_up(Command::new("ip").args(["netns", "delete", &self.switch]));
     }
 }
 
@@ -269,8 +269,9 @@ impl Drop for PageHost {
             }
         }
         // Mounts in the background are processes of the host too.
-        let pids = finish(Command::new("ip").args(["netns", "pids", &self.network]), PATIENCE);
-        for pid in pids.stdout.split_whitespace().filter_map(|pid| pid.parse().ok()) {
+        let pids = clean_up(Command::new("ip").args(["netns", "pids", &self.network]));
+        let pids = pids.map(|ended| ended.stdout).unwrap_or_default();
+        for pid in pids.split_whitespace().filter_map(|pid| pid.parse().ok()) {
             let process = Process { pid, arguments: Vec::new() };
             signal(&process, rustix::process::Signal::KILL);
         }
@@ -278,6 +279,6 @@ impl Drop for PageHost {
             child.kill().ok();
             child.wait().ok();
         }
-        finish(Command::new("ip").args(["netns", "delete", &self.network]), PATIENCE);
+        clean_up(Command::new("ip").args(["netns", "delete", &self.network]));
     }
 }

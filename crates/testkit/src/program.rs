@@ -71,24 +71,38 @@ fn reader(from: Option<impl Read + Send + 'static>) -> std::thread::JoinHandle<S
 /// Panics if the program cannot be started, or if it still runs after `patience`. In the second
 /// case the program is killed first.
 pub fn finish(command: &mut Command, patience: Duration) -> Finished {
+    try_finish(command, patience).unwrap_or_else(|error| panic!("{error}"))
+}
+
+/// Like [`finish`], but does not panic: the destructor of a fixture must also remove the rest of
+/// the fixture if one command fails, and a panic in a destructor ends the whole test program.
+///
+/// # Errors
+/// Returns a description of the failure if the program cannot be started, or if it still runs after
+/// `patience`. In the second case the program is killed first.
+pub fn try_finish(command: &mut Command, patience: Duration) -> Result<Finished, String> {
     let line = format!("{command:?}");
-    let mut child = command
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap_or_else(|error| panic!("{line}: {error}"));
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().map_err(|error| format!("{line}: {error}"))?;
     let (stdout, stderr) = (reader(child.stdout.take()), reader(child.stderr.take()));
-    let ended =
-        eventually(patience, || child.try_wait().unwrap_or_else(|error| panic!("{line}: {error}")));
-    let Some((status, _)) = ended else {
-        // The reader threads are not joined: a grandchild process may keep the pipes open, so that
-        // they never end.
-        child.kill().ok();
-        panic!("{line}: still runs after {patience:?}");
+    let ended = eventually(patience, || child.try_wait().transpose());
+    let status = match ended {
+        Some((status, _)) => status.map_err(|error| format!("{line}: {error}"))?,
+        None => {
+            // The reader threads are not joined: a grandchild process may keep the pipes open, so
+            // that they never end.
+            child.kill().ok();
+            return Err(format!("{line}: still runs after {patience:?}"));
+        }
     };
     let text = |thread: std::thread::JoinHandle<String>| thread.join().unwrap_or_default();
-    Finished { line, status, stdout: text(stdout), stderr: text(stderr) }
+    Ok(Finished { line, status, stdout: text(stdout), stderr: text(stderr) })
+}
+
+/// Runs a command that a destructor needs, and prints its failure instead of a panic.
+pub(crate) fn clean_up(command: &mut Command) -> Option<Finished> {
+    let ended = try_finish(command, Duration::from_secs(20));
+    ended.inspect_err(|error| eprintln!("cannot clean up after the test: {error}")).ok()
 }
 
 /// Runs a system program in `directory`, and returns its standard output.
@@ -111,4 +125,17 @@ pub fn run_in(
 /// Panics like [`run_in`].
 pub fn run(program: &str, arguments: impl IntoIterator<Item = impl AsRef<OsStr>>) -> String {
     run_in(Path::new("/"), program, arguments)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clean_up_kills_a_hanging_program_without_a_panic() {
+        let mut command = Command::new("sleep");
+        let error = try_finish(command.arg("1000"), Duration::ZERO).expect_err("it never ends");
+        assert!(error.contains("still runs after 0ns"), "{error}");
+        assert!(clean_up(&mut Command::new("/no such program")).is_none());
+    }
 }

@@ -8,7 +8,7 @@
 //!
 //! Owns the namespace and the connections. Does not change bytes.
 
-use crate::program::{finish, run};
+use crate::program::{clean_up, run};
 use crate::wait::PATIENCE;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use std::fs::File;
@@ -161,7 +161,7 @@ impl Drop for Proxy {
         // end with the process.
         let _woken = self.in_namespace(TcpStream::connect::<SocketAddr>);
         let mut remove = Command::new("ip");
-        finish(remove.args(["netns", "delete", &self.namespace]), Duration::from_secs(20));
+        clean_up(remove.args(["netns", "delete", &self.namespace]));
     }
 }
 

@@ -95,7 +95,7 @@ pub fn clear(directory: &Path) {
     kill_processes(directory);
     for point in mounts_below(directory) {
         let mut command = Command::new("umount");
-        program::finish(command.arg("--lazy").arg(&point), Duration::from_secs(20));
+        program::clean_up(command.arg("--lazy").arg(&point));
     }
 }
 

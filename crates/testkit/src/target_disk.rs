@@ -5,12 +5,11 @@
 //! file system. [`Frozen`] thaws a frozen one, even if the process of the test is killed.
 
 use crate::files;
-use crate::program::{finish, run};
+use crate::program::{clean_up, finish, run};
 use crate::wait::{PATIENCE, eventually};
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
 
 /// Size of the file system in its sparse image. It is large because new files are placed by free
 /// space.
@@ -188,7 +187,7 @@ impl Drop for Frozen {
 impl Drop for TargetDisk {
     fn drop(&mut self) {
         for path in [self.path.clone(), self.pool()] {
-            finish(Command::new("umount").arg("-l").arg(path), Duration::from_secs(20));
+            clean_up(Command::new("umount").arg("-l").arg(path));
         }
         let _gone = std::fs::remove_file(self.image());
     }
