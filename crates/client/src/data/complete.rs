@@ -83,7 +83,7 @@ impl Client {
                 return Ok(false);
             }
             if range.end <= size {
-                writing.note_confirmed_write();
+                writing.note_confirmed_write(range.end);
                 return Ok(true);
             }
             // Metadata has lost the end of the file in a power loss, so the client reports it.

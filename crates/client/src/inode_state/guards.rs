@@ -149,8 +149,8 @@ impl WriteGuard {
 
     /// Records that metadata confirmed a write within the size of a shared file. The new times are
     /// not reported yet.
-    pub(crate) fn note_confirmed_write(&self) {
-        self.0.with(|parts| parts.size.note_confirmed_write());
+    pub(crate) fn note_confirmed_write(&self, end: u64) {
+        self.0.with(|parts| parts.size.note_confirmed_write(end));
     }
 
     /// Records that chunk files may now reach up to `end`, even if the file does not.

@@ -63,8 +63,8 @@ pub(super) struct FileSize {
     written_end: u64,
     /// One of those writes began beyond the end of the file, or an operation punched a hole.
     may_leave_holes: bool,
-    /// Offset up to which failed writes or allocations of this mount may have extended chunk files,
-    /// regardless of the end of the file.
+    /// Offset up to which this mount may have extended chunk files regardless of the end of the
+    /// file: by failed writes, by allocations, and by writes within the size of a shared file.
     reach: u64,
     /// Number of the last write.
     writes: u64,
@@ -214,10 +214,15 @@ impl FileSize {
         }
     }
 
-    /// Records that metadata confirmed a write within the size of a shared file. The new times are
-    /// not reported yet.
-    pub(super) fn note_confirmed_write(&mut self) {
+    /// Records that metadata confirmed a write that ends at `end`, within the size of a shared
+    /// file. The new times are not reported yet. Nor does metadata know that chunk files now reach
+    /// up to `end`: a truncation may have extended the file to its size, without any bytes.
+    pub(super) fn note_confirmed_write(&mut self, end: u64) {
         self.writes += 1;
+        if end > self.reach {
+            self.reach = end;
+            self.moved = self.writes;
+        }
     }
 
     /// Records that metadata acknowledged a write that is inline as a whole and ends at `end`.

@@ -131,11 +131,12 @@ fn truncation_removes_confirmed_writes_from_the_size() {
     let writing = state.try_write().unwrap();
     writing.piece_written(key(0), GroupId::new(1), HostIncarnation::new(1));
     assert!(!writing.note_write_unless_shared(&(0..100), 0), "metadata must confirm the write");
-    writing.note_confirmed_write();
+    writing.note_confirmed_write(100);
     state.observe(&attributes(0, 1, 5), NOW);
     assert!(!state.unreported().unwrap().must_measure, "the truncation has removed the bytes");
     let report = writing.report_with(&(50..60));
-    assert_eq!(report.extent, WrittenExtent { may_leave_holes: true, ..extent(60, 1) });
+    let expected = WrittenExtent { may_leave_holes: true, reach: 100, ..extent(60, 1) };
+    assert_eq!(report.extent, expected);
     state.reported(&report, &attributes(60, 1, 6), false, NOW);
     assert_eq!((state.size(), state.unreported()), (60, None));
 }
@@ -227,6 +228,21 @@ fn open_or_unsynced_inode_is_not_idle() {
     assert!(state.is_closed_unsynced());
     state.synced(&state.unsynced()[0], HostIncarnation::new(1));
     assert!(state.is_idle());
+}
+
+/// A truncation may have extended the file to its size. Without the report, a truncation or removal
+/// would leave the bytes in the chunk files, and they would be visible again later.
+#[test]
+fn report_contains_the_end_of_writes_within_the_size() {
+    let state = opened(1000);
+    state.opened();
+    state.set_shared();
+    let writing = state.try_write().unwrap();
+    assert!(!writing.note_write_unless_shared(&(0..300), 0), "metadata must confirm the write");
+    writing.note_confirmed_write(300);
+    let report = state.unreported().unwrap();
+    assert_eq!(report.extent, WrittenExtent { reach: 300, ..extent(0, 0) });
+    assert_eq!(state.size(), 1000);
 }
 
 #[test]

@@ -615,9 +615,7 @@ fn main() -> ExitCode {
             second.unmount();
             third.unmount();
         });
-        // Files that a client replaces while others write them may leave chunk files, which the
-        // clean-up of storage removes.
-        suite.check("the cluster stops", || cluster.stop_checked(&["orphan"]));
+        suite.check("the cluster stops", || cluster.stop_checked(&[]));
     }
     suite.end()
 }
