@@ -74,7 +74,10 @@ impl Queries for Client {
                 return Err(ErrorCode::NotFound.into());
             }
             if above.len() == MAX_DEPTH {
-                let what = format!("inode {inode} lies below more than {MAX_DEPTH} directories");
+                let what = format!(
+                    "cannot list the directories above inode {inode}: they are more than \
+                     {MAX_DEPTH}"
+                );
                 return Err(Error::new(ErrorCode::TooLarge, what));
             }
             above.push(info.parent);

@@ -121,9 +121,9 @@ impl Client {
         }
         // Without this check, the client would repeat the write for ever.
         let text = format!(
-            "file {}: cannot write: metadata does not have the truncation for which a server \
-             refuses the write; if an administrator has put back an older copy of metadata, \
-             restart the storage services: {refusal}",
+            "cannot write to file {}: storage has recorded a truncation that metadata does not \
+             have; if metadata was put back from an older copy, restart the storage services: \
+             {refusal}",
             state.id
         );
         tracing::error!("{text}");
@@ -176,8 +176,8 @@ impl Client {
             }
             Err(error) if error.code() == ErrorCode::NotFound => {
                 let text = format!(
-                    "file {inode}: another client removed it after a power loss of metadata lost \
-                    the record of this client's open"
+                    "cannot use file {inode}: a power loss of metadata lost the record of this \
+                     client's open, and another client then removed the file"
                 );
                 Err(Error::new(ErrorCode::Stale, text))
             }

@@ -58,8 +58,7 @@ impl Copies for Client {
         let length = wanted.min(size).saturating_sub(from_offset);
         let is_one = source.inode.id == file.inode.id;
         if is_one && from_offset.abs_diff(to_offset) < length {
-            let text =
-                format!("file {}: cannot copy: the range overlaps its source", file.inode.id);
+            let text = format!("cannot copy within file {}: the two ranges overlap", file.inode.id);
             return Err(Error::new(ErrorCode::InvalidArgument, text));
         }
         let length = length.min(MAX_COPIED_BYTES);

@@ -37,8 +37,8 @@ pub(crate) async fn read(
         // The first mismatch may be damage in transit, so the client reads once more.
         if std::mem::replace(&mut has_failed, true) {
             let text = format!(
-                "file {inode}, {length} bytes at {offset} from metadata: data does not match its \
-                 checksum"
+                "cannot read {length} bytes at {offset} of file {inode}: the data from metadata \
+                 does not match its checksum"
             );
             tracing::error!("{text}");
             return Err(Error::new(ErrorCode::Corrupt, text));

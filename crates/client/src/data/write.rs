@@ -364,11 +364,13 @@ impl OpenFile {
     pub(crate) fn check_writable(&self, end: Option<u64>) -> Result<u64> {
         let id = self.inode.id;
         if self.mode != OpenMode::Write {
-            let text = format!("file {id}: cannot write: the handle is not open for writing");
+            let text = format!("cannot write to file {id}: the handle is not open for writing");
             return Err(Error::new(ErrorCode::InvalidArgument, text));
         }
         end.filter(|end| *end <= MAX_FILE_BYTES).ok_or_else(|| {
-            let text = format!("file {id}: cannot write: the range ends beyond the longest file");
+            let text = format!(
+                "cannot write to file {id}: the range ends beyond the maximum size of a file"
+            );
             Error::new(ErrorCode::FileTooLarge, text)
         })
     }

@@ -40,7 +40,10 @@ impl Closes for Client {
     async fn close(&self, handle: HandleId) -> Result<()> {
         let file = self.mount().handles.get(handle)?;
         if !file.begin_close() {
-            return Err(Error::new(ErrorCode::Stale, "the handle is being closed already"));
+            return Err(Error::new(
+                ErrorCode::Stale,
+                "cannot close the handle: another close of it has begun",
+            ));
         }
         if !file.inode.is_locked()
             && file.inode.unreported().is_none()

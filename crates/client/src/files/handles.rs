@@ -30,7 +30,7 @@ pub(crate) fn part_of(number: u64) -> usize {
 }
 
 fn stale(handle: HandleId) -> Error {
-    Error::new(ErrorCode::Stale, format!("handle {} is not open", handle.raw()))
+    Error::new(ErrorCode::Stale, format!("cannot use handle {}: it is not open", handle.raw()))
 }
 
 /// All open files of a mount, by handle.
@@ -65,7 +65,10 @@ impl Handles {
         if self.count.load(Ordering::Relaxed) < MAX_HANDLES {
             return Ok(());
         }
-        let text = format!("the mount has {MAX_HANDLES} files open: close some");
+        let text = format!(
+            "cannot open another file: the mount has {MAX_HANDLES} open files, which is the \
+             limit; close some"
+        );
         Err(Error::new(ErrorCode::LimitReached, text))
     }
 

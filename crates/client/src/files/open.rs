@@ -276,7 +276,12 @@ fn pattern_key(
 }
 
 fn checked(inode: InodeId, pattern: Option<StripePattern>) -> Result<StripePattern> {
-    let missing = || Error::new(ErrorCode::Protocol, "no stripe pattern in the reply to an open");
+    let missing = || {
+        Error::new(
+            ErrorCode::Protocol,
+            "cannot open the file: the reply of metadata has no stripe pattern",
+        )
+    };
     pattern
         .ok_or_else(missing)
         .and_then(|pattern| pattern.check().map(|()| pattern))

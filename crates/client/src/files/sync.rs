@@ -189,7 +189,7 @@ impl Client {
         match loss {
             ReportLoss::Truncation => {
                 let text = format!(
-                    "file {}: cannot sync a truncation: a metadata host lost power before the \
+                    "cannot sync a truncation of file {}: a metadata host lost power before the \
                      truncation was durable; truncate the file again",
                     state.id
                 );

@@ -59,7 +59,10 @@ impl OpenHandles {
 
     /// Records that a close has ended. Returns whether the file has no other handle.
     pub(super) fn closed(&mut self) -> bool {
-        debug_assert!(self.opens > 0 && self.closing > 0, "closed without a close: {self:?}");
+        debug_assert!(
+            self.opens > 0 && self.closing > 0,
+            "a close ended that had not begun: {self:?}"
+        );
         // In release builds a surplus close must not make the count wrap around to 4 billion
         // handles.
         self.opens = self.opens.saturating_sub(1);

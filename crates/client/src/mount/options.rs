@@ -66,7 +66,12 @@ impl LogControl {
     /// - `InvalidArgument` if `level` is not a log level.
     /// - `Unsupported` if this process has no log.
     pub(crate) fn change(&self, level: Option<&str>) -> Result<LogLevel> {
-        let none = || Error::new(ErrorCode::Unsupported, "this client has no log");
+        let none = || {
+            Error::new(
+                ErrorCode::Unsupported,
+                "cannot change the log level: this client has no log",
+            )
+        };
         self.0.as_ref().ok_or_else(none)?(level)
     }
 }

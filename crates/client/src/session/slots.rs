@@ -40,8 +40,8 @@ impl ThreadSession {
         let share = slots / ranges;
         if share == 0 {
             let text = format!(
-                "group {group} grants {slots} slots, too few for the {ranges} threads of this \
-                 mount"
+                "cannot use the session at group {group}: it grants {slots} slots, and the \
+                 {ranges} threads of this mount need one each"
             );
             return Err(Error::new(ErrorCode::Configuration, text));
         }
