@@ -41,7 +41,9 @@ pub(crate) async fn await_term(
             return Ok(Some(Term { group, since, map }));
         }
         if let Some(ready) = ready.take() {
-            tracing::info!("target {target} waits: it is not the primary of a group");
+            tracing::info!(
+                "target {target} serves no requests yet: it is not the primary of a group"
+            );
             ready.report();
         }
         match events.receive().await? {

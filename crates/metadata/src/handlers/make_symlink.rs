@@ -20,7 +20,7 @@ pub(crate) fn run<E: Engine>(
     if request.link_target.is_empty() {
         return Err(Error::new(
             ErrorCode::NotFound,
-            "the target of a symbolic link must not be empty",
+            "cannot create a symbolic link: the path that it points to is empty",
         )
         .into());
     }

@@ -14,7 +14,10 @@ pub(crate) fn run<E: Engine>(
 ) -> Result<OpenSessionReply, Stop> {
     let session = context.session()?;
     if context.shared.map.has_removed(request.client) {
-        let what = format!("client {} was removed from the cluster map", request.client);
+        let what = format!(
+            "cannot open a session of client {}: it was removed from the cluster map",
+            request.client
+        );
         return Err(Error::new(ErrorCode::Evicted, what).into());
     }
     let slots = request.slots.clamp(1, MAX_SLOTS);

@@ -31,7 +31,10 @@ fn check(name: &[u8]) -> Result<()> {
     if name.is_empty() || name.len() > MAX_XATTR_NAME_BYTES || name.contains(&0) {
         return Err(Error::new(
             ErrorCode::TooLarge,
-            "cannot use the name of an extended attribute: it is too long",
+            format!(
+                "cannot use the name of an extended attribute: expected 1 to \
+                 {MAX_XATTR_NAME_BYTES} bytes without a zero byte"
+            ),
         ));
     }
     Ok(())
@@ -82,7 +85,11 @@ pub(crate) fn set<E: Engine>(
     if !exists {
         let taken: usize = names(context, request.inode)?.iter().map(|name| name.len() + 1).sum();
         if taken + request.name.len() + 1 > MAX_XATTR_LIST_BYTES {
-            let what = format!("inode {} has too many extended attributes", request.inode);
+            let what = format!(
+                "cannot add an extended attribute to inode {}: its list of names is full; remove \
+                 others first",
+                request.inode
+            );
             return Err(Error::new(ErrorCode::NoSpace, what).into());
         }
     }

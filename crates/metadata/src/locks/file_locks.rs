@@ -383,7 +383,7 @@ impl FileLocks {
     pub(crate) fn check_invariants(&self) {
         let (mut ranges, mut waits) = (0, BTreeSet::new());
         for ((inode, kind), file) in &self.files {
-            assert!(!file.is_empty(), "file {inode} stands in the table for a lock or a wait");
+            assert!(!file.is_empty(), "file {inode} in the table has a lock or a wait");
             let mut exclusive = 0;
             for (owner, held) in &file.held {
                 ranges += held.ranges.len();

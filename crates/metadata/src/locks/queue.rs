@@ -245,7 +245,7 @@ impl Queue {
         let mut seen = BTreeSet::new();
         for wait in &self.0 {
             let id = (wait.claim.owner.0, wait.number);
-            assert!(seen.insert(id), "wait {} of session {} stands in the queue once", id.1, id.0);
+            assert!(seen.insert(id), "wait {} of session {} is in the queue once", id.1, id.0);
             assert!(
                 wait.overtaken < MAX_OVERTAKEN || wait.barrier.is_some(),
                 "wait {} of session {} was overtaken {} times and has a barrier",

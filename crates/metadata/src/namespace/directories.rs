@@ -18,7 +18,11 @@ pub(crate) fn new_inode<E: Engine>(
     let number = context.next_number()?;
     let shards = &context.shared.placement.own_shards;
     if shards.is_empty() {
-        return Err(Error::new(ErrorCode::StaleMap, "this group serves no shard").into());
+        return Err(Error::new(
+            ErrorCode::StaleMap,
+            "cannot place the directory on this group: it serves no shard",
+        )
+        .into());
     }
     // An odd multiplier visits every shard before it repeats one.
     let shard: ShardId = shards[(number.wrapping_mul(40_503) % shards.len() as u64) as usize];

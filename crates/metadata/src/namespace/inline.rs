@@ -46,7 +46,8 @@ impl<E: Engine> Context<'_, E> {
     ) -> Result<InodeRecord, Stop> {
         let record = self.inode(inode)?;
         let Some(pattern) = pattern_of(&record) else {
-            let what = format!("inode {inode} is not a regular file");
+            let what =
+                format!("cannot use the inline bytes of inode {inode}: it is not a regular file");
             return Err(Error::new(ErrorCode::InvalidArgument, what).into());
         };
         if pattern.generation != generation {
@@ -56,7 +57,8 @@ impl<E: Engine> Context<'_, E> {
         let most = pattern.inline_bytes();
         if end.is_none_or(|end| end > most) {
             let what = format!(
-                "file {inode} has {most} bytes in metadata, and the range is not within them"
+                "cannot use a range of the inline bytes of file {inode}: it ends beyond byte \
+                 {most}, where they end"
             );
             return Err(Error::new(ErrorCode::InvalidArgument, what).into());
         }
@@ -72,8 +74,9 @@ impl<E: Engine> Context<'_, E> {
             return Ok(Vec::new());
         };
         record.checked().ok_or_else(|| {
-            let what =
-                format!("file {inode}: its first bytes, in metadata, do not match their checksum");
+            let what = format!(
+                "cannot read the inline bytes of file {inode}: they do not match their checksum"
+            );
             Error::new(ErrorCode::Corrupt, what)
         })
     }

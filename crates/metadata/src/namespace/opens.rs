@@ -109,7 +109,10 @@ impl<E: Engine> Context<'_, E> {
     pub(crate) fn session(&self) -> Result<SessionId, Stop> {
         match self.op.header() {
             Some(header) if header.session.raw() != 0 => Ok(header.session),
-            _ => Err(Error::new(ErrorCode::Protocol, "the request needs a session").into()),
+            _ => {
+                Err(Error::new(ErrorCode::Protocol, "cannot accept the request: it has no session")
+                    .into())
+            }
         }
     }
 }

@@ -128,7 +128,7 @@ impl<E: Engine> MetadataTarget<E> {
             self.sessions.check(header)?;
         }
         if line.modifies && header.sequence == 0 {
-            let what = format!("request {} has no sequence number", line.name);
+            let what = format!("cannot accept request {}: it has no sequence number", line.name);
             return Err(Error::new(ErrorCode::Protocol, what));
         }
         if let Some(inode) = handlers::home_inode(header.message, body)
@@ -207,7 +207,7 @@ impl<E: Engine> MetadataTarget<E> {
             if let Some((older, _)) = self.sessions.running(slot)
                 && let Some(op) = self.operations.take(older)
             {
-                let what = "a newer request has used the slot since";
+                let what = "cannot execute the request: a newer request has used its slot";
                 self.fail(op, Error::new(ErrorCode::Stale, what))?;
             }
             self.sessions.set_running(slot, self.operations.next_id(), header.sequence);
@@ -259,7 +259,7 @@ impl<E: Engine> MetadataTarget<E> {
             newest = newest.max(sequence);
         }
         if newest > header.sequence {
-            let what = "a newer request has used the slot since";
+            let what = "cannot execute the request: a newer request has used its slot";
             self.refuse(connection, header.clone(), Error::new(ErrorCode::Stale, what));
             return Ok(true);
         }

@@ -193,10 +193,8 @@ impl Sessions {
             return Err(evicted(header.session));
         }
         if header.slot >= session.slots {
-            let what = format!(
-                "slot {} does not exist: the session has {} slots",
-                header.slot, session.slots
-            );
+            let what =
+                format!("cannot use slot {}: the session has {} slots", header.slot, session.slots);
             return Err(Error::new(ErrorCode::Protocol, what));
         }
         Ok(())

@@ -264,7 +264,10 @@ impl MemberLink {
 
     /// Panics if an invariant of the type is violated.
     pub(super) fn check_invariants(&self, window: &RecordWindow) {
-        assert!(self.progress.synced <= self.progress.appended, "a member syncs what it has");
+        assert!(
+            self.progress.synced <= self.progress.appended,
+            "a member has synced only records that it has appended"
+        );
         assert!(self.next <= following(window.last()), "only records that exist are shipped");
         assert!(self.under_way.len() <= SHIPPED_REQUESTS, "few requests are under way");
     }

@@ -244,10 +244,13 @@ impl SyncGates {
         );
         let held = self.watermarks.held();
         let first_held = self.until_held.keys().next();
-        assert!(first_held.is_none_or(|lsn| *lsn > held), "a reply waits above {held}");
+        assert!(
+            first_held.is_none_or(|lsn| *lsn > held),
+            "only replies to records above {held} wait"
+        );
         let safe = self.safe();
         for lsn in self.until_safe.keys().next().into_iter().chain(self.calls.keys().next()) {
-            assert!(*lsn > safe, "what waits for record {lsn} waits above {safe}");
+            assert!(*lsn > safe, "nothing waits for record {lsn}: records up to {safe} are safe");
         }
     }
 }

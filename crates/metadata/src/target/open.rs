@@ -112,7 +112,10 @@ fn replay<E: Engine>(
         if !follows {
             return Err(Error::new(
                 ErrorCode::Corrupt,
-                format!("log record {lsn} found where record {expected} was expected"),
+                format!(
+                    "cannot open the store: the log has record {lsn} where record {expected} was \
+                     expected"
+                ),
             ));
         }
         // A restart on a full disk must not write records again that the engine already has.

@@ -130,7 +130,10 @@ impl Operations {
     /// Panics if an invariant of the type is violated.
     pub(crate) fn check_invariants(&self) {
         for (id, op) in &self.waiting {
-            assert!(*id == op.id && *id < self.next_id, "operation {id} stands under its own id");
+            assert!(
+                *id == op.id && *id < self.next_id,
+                "operation {id} is stored under its own id"
+            );
             assert!(
                 op.participants.is_empty() || op.transaction.is_some(),
                 "operation {id} has participants only in a transaction"

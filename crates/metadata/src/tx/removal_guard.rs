@@ -30,8 +30,9 @@ impl RemovalGuard {
         if !self.is_off && self.newer_inode.is_none() {
             return Ok(());
         }
-        let what = "cannot name the inodes that do not exist: this metadata target was put back \
-                    from a copy; `skep target restored --allow-removal` permits the removal";
+        let what = "cannot list the inodes that do not exist: this metadata target was put back \
+                    from a copy; `skep target restored --allow-removal` permits the removal of \
+                    their chunk files";
         Err(Error::new(ErrorCode::NotPermitted, what))
     }
 }

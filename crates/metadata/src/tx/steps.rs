@@ -162,7 +162,8 @@ pub(crate) fn check_project(handed_down: Option<u32>, inode: &Attributes) -> Res
     match handed_down {
         Some(project) if project != inode.project => {
             let what = format!(
-                "inode {} is of project {}: the directory accepts only project {project}",
+                "cannot add a name for inode {}: it is of project {}, and the directory accepts \
+                 only project {project}",
                 inode.inode, inode.project
             );
             Err(Error::new(ErrorCode::CrossDevice, what))
