@@ -83,7 +83,9 @@ fn check(plan: &StartBenchmark, free_bytes: u64) -> Result<()> {
     let refuse = |problem: String| Err(Error::new(ErrorCode::InvalidArgument, problem));
     let StartBenchmark { run, streams, stream_bytes, block_bytes, is_read } = *plan;
     if run == 0 || !(1..=MAX_BENCHMARK_STREAMS).contains(&streams) {
-        return refuse(format!("a benchmark has 1 to {MAX_BENCHMARK_STREAMS} threads"));
+        return refuse(format!(
+            "invalid number of threads {streams}: expected 1 to {MAX_BENCHMARK_STREAMS}"
+        ));
     }
     let blocks = MIN_BENCHMARK_BLOCK_BYTES..=MAX_BENCHMARK_BLOCK_BYTES;
     if !blocks.contains(&block_bytes) || !block_bytes.is_multiple_of(MIN_BENCHMARK_BLOCK_BYTES) {
@@ -139,14 +141,14 @@ impl Benchmark {
                 return Ok(());
             }
             if run.id != plan.run || !phase.is_over() {
-                let problem = "another benchmark is under way on this target; it ends by itself \
-                            when no client asks about it";
+                let problem = "cannot start a benchmark: another benchmark runs on this target; \
+                               wait for its end (it ends by itself when its client stops)";
                 return Err(Error::new(ErrorCode::InUse, problem));
             }
         }
         if plan.is_read && current.is_none() {
-            let problem = "this benchmark has not written files on this target, so it cannot read \
-            them";
+            let problem = "cannot read the files of the benchmark: it has not written any on this \
+                           target; write first";
             return Err(Error::new(ErrorCode::InvalidArgument, problem));
         }
         std::fs::create_dir_all(&self.directory)
@@ -242,7 +244,9 @@ impl Benchmark {
         if !is_read {
             file.write_at(buffer.clone(), at).await?;
         } else if file.read_at(buffer.clone(), at).await? < buffer.len() {
-            return Err(io::Error::other(format!("the file ends within the block at byte {at}")));
+            return Err(io::Error::other(format!(
+                "cannot read a block at byte {at}: the file ends within it"
+            )));
         }
         if let Some(device) = &self.device {
             device.pass(buffer.len()).await;
@@ -257,8 +261,8 @@ impl Benchmark {
     pub(crate) fn ask(&self, run: u64) -> Result<BenchmarkProgress> {
         let current = self.current.borrow();
         let Some(run) = current.as_ref().filter(|current| current.id == run) else {
-            let problem =
-                "this benchmark is not running on this target; the service may have been restarted";
+            let problem = "cannot find the benchmark: it does not run on this target; start it \
+                           again if the service was restarted";
             return Err(Error::new(ErrorCode::NotFound, problem));
         };
         run.asked.set(skep_env::now());

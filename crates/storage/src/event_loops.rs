@@ -135,7 +135,7 @@ impl EventLoops {
         let chosen = &mut loops[index];
         let targets = chosen.targets + 1;
         if chosen.messages.send(Message::Start { job, targets }).is_err() {
-            let text = "cannot start a target: the loop of its device starts too many others; \
+            let text = "cannot start a target: too many others wait for the same event loop; \
                         restart the service";
             return Err(Error::new(ErrorCode::LimitReached, text));
         }
@@ -178,7 +178,9 @@ async fn start_targets(mailbox: &Mailbox<Message>) -> io::Result<()> {
             Ok(Message::End) => return Ok(()),
             // The targets of this loop must not end because another one cannot start.
             Err(error) => {
-                tracing::warn!("a loop cannot wait for further targets: {error}");
+                tracing::warn!(
+                    "an event loop cannot receive further targets: {error}; trying again"
+                );
                 skep_env::sleep(WAIT_AGAIN).await;
                 continue;
             }

@@ -55,8 +55,8 @@ impl Loss {
         match restored::mark(&self.directory, LOST_MARK) {
             Ok(()) => self.is_marked.set(true),
             Err(error) => tracing::error!(
-                "cannot mark {} as lost: {error}; this process refuses requests for target {}, \
-                 take it out of the settings of its service before the next start",
+                "cannot mark {} as lost: {error}; this process refuses requests for target {}; \
+                 remove the target from the settings of its service before the next start",
                 self.directory.display(),
                 self.target
             ),
@@ -68,7 +68,7 @@ impl Loss {
 
     fn log(&self) {
         tracing::error!(
-            "target {} ({}) was given up as lost: it refuses all requests; take it out of the \
+            "target {} ({}) was given up as lost: it refuses all requests; remove it from the \
              settings of its service. To use its disk again, add a new target in an empty \
              directory",
             self.target,

@@ -21,7 +21,10 @@ impl ChunkStore {
         while self.failure().is_none() {
             skep_env::timeout(CLEAN_INTERVAL, self.cleaner.wanted.wait()).await;
             if let Err(error) = self.clean().await {
-                tracing::error!("target {}: cleaning failed: {error}", self.target);
+                tracing::error!(
+                    "target {}: cannot clean dirty regions: {error}; trying again",
+                    self.target
+                );
             }
             super::record_space::hold(&self.directory);
         }
@@ -47,7 +50,10 @@ impl ChunkStore {
             if self.dirty.len() >= before.max(1) {
                 return Err(Error::new(
                     ErrorCode::Io,
-                    format!("target {}: {before} dirty regions cannot be cleaned", self.target),
+                    format!(
+                        "cannot close target {}: {before} dirty regions cannot be cleaned",
+                        self.target
+                    ),
                 ));
             }
         }

@@ -146,8 +146,8 @@ impl ChunkStore {
             return Ok(region);
         }
         tracing::warn!(
-            "target {}: chunk file {}: region {index} was being written when the target last \
-             stopped without a clean end; {torn} granules are accepted as they are",
+            "target {}: chunk file {}: region {index} was being written when the target was last \
+             killed or lost power; {torn} granules are accepted as they are",
             self.target,
             file.path.display()
         );

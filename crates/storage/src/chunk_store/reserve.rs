@@ -41,7 +41,11 @@ impl ChunkStore {
         if range.end > MAX_CHUNK_FILE_BYTES {
             return Err(Error::new(
                 ErrorCode::FileTooLarge,
-                format!("chunk file {key}: byte {} is beyond the longest chunk file", range.end),
+                format!(
+                    "cannot reserve space up to byte {} of chunk file {key}: it is beyond the \
+                     maximum size",
+                    range.end
+                ),
             ));
         }
         if range.is_empty() {

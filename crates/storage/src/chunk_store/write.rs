@@ -81,7 +81,10 @@ impl Incoming<'_> {
         let whole = whole_granules(&self.range());
         let pieces = ((whole.end - whole.start) / GRANULE_BYTES) as usize;
         if self.checksums.len() != pieces {
-            return wrong(format!("{} checksums for {pieces} granules", self.checksums.len()));
+            return wrong(format!(
+                "the request has {} checksums for {pieces} granules",
+                self.checksums.len()
+            ));
         }
         for (piece, checksum) in self.pieces() {
             if crc32c(self.part(&piece).bytes()) != checksum {
@@ -114,7 +117,10 @@ impl ChunkStore {
         if offset.checked_add(data.len() as u64).is_none_or(|end| end > MAX_CHUNK_FILE_BYTES) {
             return Err(Error::new(
                 ErrorCode::FileTooLarge,
-                format!("chunk file {key}: byte {offset} is beyond the longest chunk file"),
+                format!(
+                    "cannot write to chunk file {key}: the range ends beyond the maximum size of \
+                     a chunk file"
+                ),
             ));
         }
         let incoming = Incoming { offset, data, checksums };

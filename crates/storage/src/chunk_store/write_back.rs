@@ -83,7 +83,10 @@ fn may_lose_pages(error: &io::Error) -> bool {
 
 /// Makes the next sync of the file fail with an error of a write-back.
 fn keep_error(file: &ChunkFile, error: io::Error) {
-    tracing::error!("{}: an early write-back has failed: {error}", file.path.display());
+    tracing::error!(
+        "{}: cannot write data back before the next sync: {error}",
+        file.path.display()
+    );
     file.writes.failed_write_back.borrow_mut().get_or_insert(error);
     // The next sync must not be left out, even if an earlier one has covered all changes.
     file.note_change();
