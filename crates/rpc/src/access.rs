@@ -78,8 +78,8 @@ impl std::str::FromStr for JoinToken {
         parse().ok_or_else(|| {
             Error::new(
                 ErrorCode::Configuration,
-                "not a join token: it has the form skep1-<cluster>-<secret>@<host:port>; \
-                 `skep cluster token` on the management host prints it",
+                "invalid join token: expected skep1-<cluster>-<secret>@<host:port>, as `skep \
+                 cluster token` on the management host prints it",
             )
         })
     }

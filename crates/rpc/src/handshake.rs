@@ -165,7 +165,9 @@ fn other_cluster(theirs: ClusterId, ours: ClusterId) -> Error {
 fn choose_secret(hello: &Hello, identity: &Identity) -> Result<HeldSecret> {
     if hello.secrets.len() > MAX_SECRETS {
         let count = hello.secrets.len();
-        return Err(unexpected(format_args!("{count} secrets offered, at most {MAX_SECRETS} fit")));
+        return Err(unexpected(format_args!(
+            "the connecting side offers {count} secrets, and the limit is {MAX_SECRETS}"
+        )));
     }
     identity.secrets.choose(&hello.secrets, hello.node != NodeId::default())
 }

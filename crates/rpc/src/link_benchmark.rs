@@ -72,22 +72,27 @@ impl LinkPlan {
         };
         must(
             (1..=MAX_LINK_STREAMS).contains(&self.streams),
-            format!("1 to {MAX_LINK_STREAMS} streams are possible, not {}", self.streams),
+            format!("invalid number of streams {}: expected 1 to {MAX_LINK_STREAMS}", self.streams),
         );
-        must(self.messages > 0, "at least one message is needed".into());
+        must(self.messages > 0, "invalid number of messages 0: expected at least 1".into());
         must(
             self.message_bytes as usize <= MAX_DATA_BYTES,
-            format!("a message has at most {MAX_DATA_BYTES} bytes, not {}", self.message_bytes),
+            format!(
+                "invalid message size {}: expected at most {MAX_DATA_BYTES} bytes",
+                self.message_bytes
+            ),
         );
         let all = u64::from(self.streams) * u64::from(self.messages);
         let bytes = all.saturating_mul(u64::from(self.message_bytes));
         must(
             bytes <= MAX_LINK_BYTES,
-            format!("at most {MAX_LINK_BYTES} bytes go over a link at once, not {bytes}"),
+            format!(
+                "cannot send {bytes} bytes over a link in one run: the limit is {MAX_LINK_BYTES}"
+            ),
         );
         must(
             self.message_bytes > 0 || all <= MAX_ROUND_TRIPS,
-            format!("at most {MAX_ROUND_TRIPS} round trips are timed at once, not {all}"),
+            format!("cannot time {all} round trips in one run: the limit is {MAX_ROUND_TRIPS}"),
         );
         if problems.is_empty() {
             return Ok(());
@@ -142,7 +147,8 @@ pub fn discard(request: &DiscardData, data: Option<&Buf>) -> Result<EmptyReply> 
 pub fn give(request: GiveData) -> Result<(GiveDataReply, Buf)> {
     let len = request.bytes as usize;
     if len > MAX_DATA_BYTES {
-        let context = format!("cannot send {len} bytes at once: a reply holds {MAX_DATA_BYTES}");
+        let context =
+            format!("cannot send {len} bytes in one reply: the limit is {MAX_DATA_BYTES}");
         return Err(Error::new(ErrorCode::LimitReached, context));
     }
     let data = filler(len);

@@ -52,7 +52,7 @@ impl FrameReader {
             if got == 0 {
                 return match self.end - self.start {
                     0 => Ok(false),
-                    _ => Err(disconnected("the peer ended it within a frame")),
+                    _ => Err(disconnected("the peer closed it within a frame")),
                 };
             }
             self.end += got;
@@ -78,7 +78,7 @@ impl FrameReader {
         let len = header.body_bytes as usize;
         let body = if len <= self.ahead.len() {
             if len > 0 && !self.fill(len).await? {
-                return Err(disconnected("it ended within a frame"));
+                return Err(disconnected("the stream ended within a frame"));
             }
             let body = self.ahead.bytes()[self.start..self.start + len].to_vec();
             self.start += len;
