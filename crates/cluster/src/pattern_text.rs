@@ -94,7 +94,7 @@ fn ids(key: &str, text: &str, letter: char) -> Result<Vec<u32>> {
 fn policy(name: &str) -> Result<Placement> {
     Chooser::named(name).map(Placement::Policy).ok_or_else(|| {
         let names = Chooser::ALL.map(|(_, name)| name).join(", ");
-        wrong(format!("there is no chooser '{name}'; there are {names}"))
+        wrong(format!("unknown chooser '{name}': expected one of {names}"))
     })
 }
 

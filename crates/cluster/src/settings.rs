@@ -328,7 +328,7 @@ impl Setting {
         };
         SETTINGS.iter().find(|setting| setting.name == name).ok_or_else(|| {
             let names: Vec<_> = SETTINGS.iter().map(|setting| setting.name).collect();
-            let what = format!("there is no setting '{name}'; there are {}", names.join(", "));
+            let what = format!("unknown setting '{name}': expected one of {}", names.join(", "));
             Error::new(ErrorCode::InvalidArgument, what)
         })
     }
@@ -401,7 +401,8 @@ impl Setting {
             let (below, above) = (value.next_power_of_two() / 2, value.next_power_of_two());
             let unit = unit.word();
             return Err(format!(
-                "{name}: {value} {unit} is not a power of two; {below} and {above} are"
+                "{name}: {value} {unit} is not a power of two; the nearest ones are {below} and \
+                 {above}"
             ));
         }
         Ok(())
@@ -429,8 +430,8 @@ pub(crate) fn problems(policy: &Policy) -> Vec<String> {
         let (below, above) =
             (inline / INLINE_UNIT * INLINE_UNIT, inline.next_multiple_of(INLINE_UNIT));
         problems.push(format!(
-            "inline-bytes: {inline} bytes is not a multiple of {INLINE_UNIT}; {below} and {above} \
-             are"
+            "inline-bytes: {inline} bytes is not a multiple of {INLINE_UNIT}; the nearest ones \
+             are {below} and {above}"
         ));
     }
     let (least, most) = (policy.user_min_chunk_bytes, policy.user_max_chunk_bytes);

@@ -316,8 +316,8 @@ impl Durable {
             return Err(Error::new(
                 ErrorCode::InvalidArgument,
                 format!(
-                    "feature level {level} is not possible: it is {now}, never falls, and this \
-                     program knows levels up to {NEWEST_FEATURE_LEVEL}"
+                    "cannot set feature level {level}: expected {now} (the level never falls) to \
+                     {NEWEST_FEATURE_LEVEL} (the newest of this program)"
                 ),
             ));
         }
@@ -340,7 +340,9 @@ fn check_text(what: &str, text: &str) -> Result<()> {
     if text.len() <= MAX_TEXT_BYTES {
         return Ok(());
     }
-    let problem = format!("{what} of a node or target is longer than {MAX_TEXT_BYTES} bytes");
+    let problem = format!(
+        "cannot register {what} of a node or target: it is longer than {MAX_TEXT_BYTES} bytes"
+    );
     Err(Error::new(ErrorCode::InvalidArgument, problem))
 }
 

@@ -45,7 +45,7 @@ pub fn pieces(pattern: &StripePattern, range: Range<u64>) -> Result<Pieces<'_>> 
     if range.end > MAX_FILE_BYTES {
         return Err(Error::new(
             ErrorCode::FileTooLarge,
-            format!("byte {} lies beyond the longest file", range.end),
+            format!("byte {} lies beyond the maximum size of a file", range.end),
         ));
     }
     if range.start >= range.end {

@@ -114,5 +114,5 @@ fn completion_scripts_know_all_commands_and_are_scripts() {
     // The command, not the parser of the command line, reports an unknown value.
     let unknown = skep(&["config", "get", "colour"]);
     let errors = String::from_utf8_lossy(&unknown.stderr);
-    assert!(errors.contains("there is no setting 'colour'; there are lease, "), "{errors}");
+    assert!(errors.contains("unknown setting 'colour': expected one of lease, "), "{errors}");
 }

@@ -320,7 +320,7 @@ fn settings_change_live_and_wrong_values_are_refused_by_name() {
         (["heartbeat", "4s"], "half a lease of 5000 ms"),
         (["stripe-width", "-"], "from 1 to 256"),
         (["feature-level", "2"], "feature-level"),
-        (["colour", "red"], "there are lease, heartbeat"),
+        (["colour", "red"], "expected one of lease, heartbeat"),
         (
             ["chooser", "best"],
             "invalid value 'best': expected one of balanced, randomized, roundrobin",

@@ -360,7 +360,7 @@ fn files_take_a_requested_pattern_until_first_write() {
         (&["--num-targets", "0"], "InvalidArgument", "at least 1"),
         (&["--chunk-size", "100KiB"], "InvalidArgument", "not a power of two"),
         (&["--chunk-size", "32KiB"], "InvalidArgument", "64 KiB"),
-        (&["--chooser", "best"], "InvalidArgument", "there are balanced"),
+        (&["--chooser", "best"], "InvalidArgument", "expected one of balanced"),
         (&["--pattern", "count=1/count=2"], "InvalidArgument", "order of their start"),
         (&[], "InvalidArgument", "--num-targets"),
     ] {

@@ -42,14 +42,15 @@ impl Durable {
         if let Some(id) = known {
             if claimed.raw() != 0 && *claimed != id {
                 return Err(foreign(format!(
-                    "a {} service registers as {claimed}, but its uuid belongs to {id}; its \
-                    directory was changed by hand",
+                    "cannot register a {} service as {claimed}: its uuid belongs to {id}; put its \
+                     directory back, which was changed by hand",
                     kind_word(*kind)
                 )));
             }
             if let Some(node) = self.map.node(id).filter(|node| node.kind != *kind) {
                 return Err(foreign(format!(
-                    "node {id} ({}) is a {} service and cannot become a {} service",
+                    "cannot register node {id} ({}): it is a {} service and cannot become a {} \
+                     service",
                     node.name,
                     kind_word(node.kind),
                     kind_word(*kind)
@@ -62,14 +63,17 @@ impl Durable {
                 format!("node '{}', which has another uuid", n.name)
             });
             return Err(foreign(format!(
-                "a {} service registers as {claimed}, but {claimed} is {owner}; it was removed \
-                from the cluster, its directory is of another cluster, or management's directory is an old copy",
+                "cannot register a {} service as {claimed}: that is {owner}; the service was \
+                 removed, its directory is of another cluster, or the directory of management is \
+                 an old copy",
                 kind_word(*kind)
             )));
         }
         let servers = self.node_uuids.len();
         if servers >= MAX_SERVERS {
-            return Err(limit(format!("the cluster has {servers} servers, which is the limit")));
+            return Err(limit(format!(
+                "cannot register another server: the cluster has {servers}, which is the limit"
+            )));
         }
         let id = self.take_node_id();
         insert_sorted(&mut self.node_uuids, (id, *uuid), |(id, _)| *id);
@@ -110,8 +114,8 @@ impl Durable {
         let id = match known.map(|(id, _)| *id) {
             Some(id) if claim.target.raw() != 0 && claim.target != id => {
                 return Err(foreign(format!(
-                    "the directory {} registers as target {}, but its uuid belongs to {id}; the \
-                    directory was changed by hand",
+                    "cannot register directory {} as target {}: its uuid belongs to {id}; put the \
+                     directory back, which was changed by hand",
                     claim.path, claim.target
                 )));
             }
@@ -124,8 +128,9 @@ impl Durable {
                         format!("which is {} on {} and has another uuid", t.path, t.node)
                     });
                 return Err(foreign(format!(
-                    "the directory {} registers as target {}, {owner}; it was removed from the \
-                    cluster, it is of another cluster, or management's directory is an old copy",
+                    "cannot register directory {} as target {}, {owner}; the target was removed, \
+                     the directory is of another cluster, or the directory of management is an \
+                     old copy",
                     claim.path, claim.target
                 )));
             }

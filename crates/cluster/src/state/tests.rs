@@ -103,7 +103,7 @@ fn unknown_ids_are_refused_and_change_nothing() {
     };
     refused(&|r| r.node = NodeId::new(1), "'storage-1', which has another uuid");
     refused(&|r| r.node = NodeId::new(9), "not in this cluster");
-    refused(&|r| r.targets[0].target = TargetId::new(1), "/data/21 registers as target t1");
+    refused(&|r| r.targets[0].target = TargetId::new(1), "directory /data/21 as target t1");
     refused(&|r| r.targets[0].target = TargetId::new(9), "which is not in this cluster");
     let wrong_id = |r: &mut ServerRegistration| (r.uuid, r.node) = (1, NodeId::new(5));
     refused(&wrong_id, "its uuid belongs to n1");
