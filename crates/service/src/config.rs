@@ -78,7 +78,7 @@ pub fn load<T: Manual>(file: Option<&Path>, overrides: &[(String, String)]) -> R
         // others.
         let mut trial = values.clone();
         if !replace(&mut trial, &key, value) {
-            problems.push(format!("{origin}: there is no setting `{key}`{}", hint(&values, &key)));
+            problems.push(format!("{origin}: unknown setting `{key}`{}", hint(&values, &key)));
             continue;
         }
         match trial.clone().try_into::<T>() {

@@ -126,7 +126,7 @@ fn tokens_in(text: &str) -> Result<JoinToken> {
         }
         if former.len() + 1 == MAX_SECRETS {
             return wrong(format!(
-                "it has more than {MAX_SECRETS} tokens; remove the lines of revoked ones"
+                "it has more than {MAX_SECRETS} tokens; remove the lines of revoked tokens"
             ));
         }
         former.push(HeldSecret { secret: token.secrets.newest(), is_closed: false });
@@ -161,7 +161,7 @@ pub(crate) mod tests {
         let refused = |text: &str| tokens_in(text).unwrap_err().context().to_owned();
         assert!(refused(&text(&[&newest, &foreign])).contains("clusters 0101"));
         assert!(refused(&text(&[&newest; MAX_SECRETS + 1])).contains("more than 4 tokens"));
-        assert!(refused("\n").contains("not a join token"));
+        assert!(refused("\n").contains("invalid join token"));
     }
 
     #[test]

@@ -139,7 +139,7 @@ fn check_directive(directive: &str) -> std::result::Result<(), String> {
         None => (None, directive),
     };
     if !LEVELS.contains(&level.to_ascii_lowercase().as_str()) {
-        return Err(format!("there is no level '{level}'; the levels are {}", LEVELS.join(", ")));
+        return Err(format!("unknown level '{level}': expected one of {}", LEVELS.join(", ")));
     }
     let is_name = |name: &str| {
         let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == ':';

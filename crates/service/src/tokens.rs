@@ -196,7 +196,10 @@ impl FollowedToken {
             Err(error) => {
                 let text = error.to_string();
                 if self.reported.as_ref() != Some(&text) {
-                    tracing::warn!("cannot take the changed token, the former one stays: {text}");
+                    tracing::warn!(
+                        "cannot use the changed token: {text}; this process continues with the \
+                         former one"
+                    );
                     self.reported = Some(text);
                 }
             }

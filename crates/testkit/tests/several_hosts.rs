@@ -255,7 +255,7 @@ fn commands_find_the_cluster_and_services_use_a_new_token() {
     works(user);
     works("skep umount /mnt/a; mv /srv/away /etc/skep/token");
     let typo = fails("skep node log-level storage-1 inof");
-    assert!(typo.contains("there is no level 'inof'"), "{typo}");
+    assert!(typo.contains("unknown level 'inof'"), "{typo}");
     let names = works("cat /proc/[0-9]*/comm | grep '^skep-' | sort -u | tr '\n' ' '");
     for name in ["skep-management", "skep-metadata", "skep-storage"] {
         assert!(names.contains(name), "{name}: {names}");
