@@ -60,14 +60,19 @@ impl Host {
 pub(crate) fn processes(hosts: &[Host], per_host: u32) -> Result<u32> {
     let refuse = |what: String| Err(Error::new(ErrorCode::InvalidArgument, what));
     if hosts.is_empty() || per_host == 0 {
-        return refuse("at least one process on one host is needed".into());
+        return refuse("invalid number of hosts or processes 0: expected at least 1".into());
     }
     if hosts.len() > MAX_HOSTS {
-        return refuse(format!("{} hosts; at most {MAX_HOSTS} are possible", hosts.len()));
+        return refuse(format!(
+            "invalid number of hosts {}: expected at most {MAX_HOSTS}",
+            hosts.len()
+        ));
     }
     if per_host > MAX_PROCESSES_PER_HOST {
         let limit = MAX_PROCESSES_PER_HOST;
-        return refuse(format!("{per_host} processes on a host; at most {limit} are possible"));
+        return refuse(format!(
+            "invalid number of processes per host {per_host}: expected at most {limit}"
+        ));
     }
     for (index, host) in hosts.iter().enumerate() {
         if hosts[..index].iter().any(|other| other.name == host.name) {
@@ -76,7 +81,9 @@ pub(crate) fn processes(hosts: &[Host], per_host: u32) -> Result<u32> {
     }
     let all = per_host.saturating_mul(hosts.len() as u32);
     if all > MAX_PROCESSES {
-        return refuse(format!("{all} processes; at most {MAX_PROCESSES} are possible"));
+        return refuse(format!(
+            "invalid number of processes {all}: expected at most {MAX_PROCESSES}"
+        ));
     }
     Ok(all)
 }

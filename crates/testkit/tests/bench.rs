@@ -112,7 +112,7 @@ fn io_bench_refuses_invalid_options_and_leaves_no_file() {
     refused(&["-t", "3"], 2, "multiple of 8");
     refused(&["-t", "1m", "-b", "1536k"], 2, "multiple of the transfer size");
     refused(&["-t", "1x"], 2, "invalid size");
-    refused(&["--processes-per-host", "0"], 2, "at least one process");
+    refused(&["--processes-per-host", "0"], 2, "expected at least 1");
     refused(&["--hosts", "a,a", "--enter", "env"], 2, "named twice");
     refused(&["--host-file", "/nowhere"], 2, "/nowhere");
     refused(&["--hosts", "a", "--enter", "false"], 3, "cannot reach the agent on host a");
@@ -413,7 +413,7 @@ fn storage_bench_refuses_invalid_options_and_leaves_no_file() {
     });
     child.kill().expect("our own child");
     child.wait().expect("our own child");
-    refused(&["--targets", &target, "--size", "1m"], 1, "another benchmark is under way");
+    refused(&["--targets", &target, "--size", "1m"], 1, "another benchmark runs");
     wait_for("files are removed", PATIENCE, || left_on_targets(&cluster).is_empty().then_some(()));
     run(&["--targets", &target, "--size", "1m"]).expect_success();
 }
@@ -554,7 +554,7 @@ fn net_bench_refuses_invalid_options_and_skips_dead_nodes() {
     refused(&["--message-size", "5m"], 2, "at most 4194304 bytes");
     refused(&["--streams", "65"], 2, "1 to 64 streams");
     refused(&["--messages", "0"], 2, "one message");
-    refused(&["--messages", "4000000000"], 2, "over a link at once");
+    refused(&["--messages", "4000000000"], 2, "over a link in one run");
     refused(&["--round-trips", "10001"], 2, "round trips");
     refused(&["--services", "nobody"], 4, "node 'nobody'");
     refused(&["--only-from-hosts", "--only-between-services"], 2, "cannot be used with");

@@ -186,7 +186,7 @@ impl Plan {
         );
         must(
             self.write || !self.keep,
-            "-k without -w: files that a run only reads are never removed",
+            "-k has no effect without -w: files that a run only reads are never removed",
         );
         if problems.is_empty() {
             return Ok(());

@@ -86,8 +86,8 @@ impl IoEngine {
         }
         let refuse = || {
             format!(
-                "{} exists: name another path (-o), or write over it with -E (it is not removed \
-                 then)",
+                "{} exists: name another path (-o), or overwrite it with -E; then it is not \
+                 removed",
                 path.display()
             )
         };

@@ -112,8 +112,8 @@ impl ToolEngine {
         let files = self.files(plan);
         if let Some(file) = files.iter().find(|file| fs::symlink_metadata(file).is_ok()) {
             return Err(format!(
-                "{} exists: name another path (-o), or write over it with -E (it is not removed \
-                 then)",
+                "{} exists: name another path (-o), or overwrite it with -E; then it is not \
+                 removed",
                 file.display()
             ));
         }
