@@ -44,8 +44,8 @@ impl MonitorAddress {
             return Ok(());
         }
         let what = format!(
-            "cannot use --monitor or --monitor-password-file without {option}: figures of this \
-             moment come from the services"
+            "cannot use --monitor or --monitor-password-file without {option}: current figures \
+             come from the services"
         );
         Err(Error::new(ErrorCode::InvalidArgument, what))
     }

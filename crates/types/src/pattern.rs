@@ -160,7 +160,8 @@ pub(crate) fn check_chunk_size(bytes: u64) -> Result<()> {
 pub(crate) fn check_inline_end(next_start: Option<u64>) -> Result<()> {
     match next_start {
         None => Err(invalid(
-            "inline bytes end where another component starts, at most 64 KiB on: inline/from=4KiB",
+            "missing component after the inline bytes: add one that starts at their end, at most \
+             at 64 KiB, as in inline/from=4KiB",
         )),
         Some(end) if !end.is_multiple_of(INLINE_UNIT) || end > MAX_INLINE_BYTES => Err(invalid(
             format!("invalid end {end} of inline bytes: expected a multiple of 4 KiB up to 64 KiB"),

@@ -168,7 +168,9 @@ fn failure(outcome: &Outcome) -> Option<Error> {
         (true, _) => {
             (ErrorCode::NoSpace, "the destination is full; free space there, then continue")
         }
-        (false, true) => (ErrorCode::Io, "a file system is lost; mount it again, then continue"),
+        (false, true) => {
+            (ErrorCode::Io, "a file system is no longer mounted; mount it again, then continue")
+        }
         (false, false) => (ErrorCode::Io, "remove the reasons, then continue"),
     };
     let _ = write!(text, "\n{way_out} with the same command and --resume");

@@ -256,7 +256,7 @@ fn outliers(outcome: &Outcome) -> String {
         );
     }
     text = match text.is_empty() {
-        true => "\nNo pair is surely slower than the others of its kind.\n".into(),
+        true => "\nNo pair is certainly slower than the others of its kind.\n".into(),
         false => format!("\nSlower than the others of their kind:{text}\n"),
     };
     if !unclear.is_empty() {

@@ -25,7 +25,7 @@ use std::time::Duration;
 const EXAMPLES: &[Example] = &[
     ("the load of each target, each second until Ctrl-C", "skep stats"),
     ("the users with the most load", "skep stats --by user --interval 5s"),
-    ("what one interval brought, for a script", "skep stats --by operation --once --output json"),
+    ("the load of one interval, for a script", "skep stats --by operation --once --output json"),
     ("the users that caused the load of the last hour", "skep stats --by user --history 1h"),
     ("what each client has done since the services started", "skep stats --by client --total"),
 ];
