@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn unknown_handles_are_stale() {
+    fn unknown_handle_is_refused_as_stale() {
         let handles = Handles::new();
         assert_eq!(handles.get(HandleId::new(7)).unwrap_err().code(), ErrorCode::Stale);
     }

@@ -30,7 +30,7 @@ fn large_file_is_striped_and_another_mount_reads_it() {
 }
 
 #[test]
-fn holes_are_zeros() {
+fn hole_of_a_file_reads_as_zeros() {
     with_client(|_, client| async move {
         let (_, handle) = create(&client, "a").await;
         write(&client, handle, 400_000, b"end").await;

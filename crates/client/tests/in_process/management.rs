@@ -6,7 +6,7 @@ use skep_types::{ErrorCode, MapVersion};
 use skep_wire::management::{Heartbeat, Leave};
 
 #[test]
-fn new_map_arrives_without_an_operation() {
+fn idle_mount_receives_a_new_map() {
     with_client(|fake, client| async move {
         fake.state.borrow_mut().map.as_mut().unwrap().version = MapVersion::new(9);
         until(|| client.map().version == MapVersion::new(9)).await;

@@ -10,7 +10,7 @@ use skep_wire::metadata::{GetAttributes, Lookup, OpenSession};
 use std::time::Duration;
 
 #[test]
-fn lookup_is_one_message() {
+fn lookup_costs_one_message() {
     with_client(|fake, client| async move {
         let (inode, _) = create(&client, "a").await;
         let before = fake.count::<Lookup>();

@@ -401,7 +401,7 @@ fn two_threads_of_one_mount_work_in_parallel() {
 }
 
 #[test]
-fn shutdown_reports_writes_closes_sessions_and_leaves() {
+fn shutdown_reports_writes_closes_sessions_and_deregisters() {
     with_client(|fake, other| async move {
         let ending = Mount::new(options(&fake)).await.unwrap();
         let background = skep_env::spawn(Arc::clone(&ending).run_background());

@@ -10,7 +10,7 @@ use std::path::Path;
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![read_write:
     written_bytes_of_any_length_are_read_back,
-    holes_are_zeros,
+    hole_of_a_file_reads_as_zeros,
     holes_allocate_no_space,
     reads_stop_at_the_end_of_the_file,
     appended_bytes_follow_the_end,
@@ -39,7 +39,7 @@ fn written_bytes_of_any_length_are_read_back(root: &Path) {
     }
 }
 
-fn holes_are_zeros(root: &Path) {
+fn hole_of_a_file_reads_as_zeros(root: &Path) {
     let file = open(&root.join("file"));
     files::write_all_at(&file, b"end", 10_000_000);
     let mut bytes = vec![1; 10_000_003];
