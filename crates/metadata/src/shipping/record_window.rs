@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn removed_records_no_longer_count() {
+    fn removed_records_leave_the_window() {
         let mut window = window();
         window.truncate(Lsn::new(7));
         assert_eq!((numbers(&window), window.last()), (vec![5, 6, 7], Lsn::new(7)));

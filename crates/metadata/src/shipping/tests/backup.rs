@@ -41,7 +41,7 @@ fn with_log(epochs: &[u64]) -> Member {
 }
 
 #[test]
-fn gap_is_reported_and_nothing_appended() {
+fn backup_reports_a_gap_and_appends_nothing() {
     let mut member = Member::begin(3);
     let held = ask(&mut member, &ship(3..5, 3, 0)).unwrap();
     assert_eq!((held.is_behind, held.ship_after, held.appended), (true, Lsn::new(0), Lsn::new(0)));
@@ -103,7 +103,7 @@ fn request_of_another_epoch_is_refused() {
 }
 
 #[test]
-fn requests_of_clients_are_refused_as_stale() {
+fn backup_refuses_requests_of_clients_as_stale() {
     let mut member = Member::begin(3);
     let read = GetAttributes { inode: skep_types::InodeId::ROOT };
     assert_eq!(ask(&mut member, &read).unwrap_err(), ErrorCode::StaleMap);
@@ -134,7 +134,7 @@ fn store_gets_records_that_are_safe_and_synced_here() {
 }
 
 #[test]
-fn full_disk_refuses_records() {
+fn backup_with_a_full_disk_refuses_records() {
     let mut member = Member::begin(3);
     let shortage = Some("the disk is full".to_owned());
     member.handle(vec![Event::FreeSpace { shortage }], NOW);

@@ -232,7 +232,7 @@ fn lost_records_are_shipped_again() {
 }
 
 #[test]
-fn wanted_sync_is_requested_at_once() {
+fn member_gets_the_request_for_a_sync_at_once() {
     let mut pair = Pair::begin(3, 0, 0);
     pair.ship(Duration::ZERO);
     pair.advance(Duration::ZERO, Duration::ZERO);
@@ -246,7 +246,7 @@ fn wanted_sync_is_requested_at_once() {
 }
 
 #[test]
-fn epoch_begins_without_progress() {
+fn progress_of_a_member_is_zero_in_a_new_epoch() {
     let mut pair = Pair::begin(3, 0, 0);
     pair.settle();
     pair.shipper.begin_epoch(Epoch::new(5));

@@ -46,7 +46,7 @@ fn closing_many_reports_damage_and_closes_nothing() {
 /// Before the fix, if a client reported a write that ended beyond the largest file size, that end
 /// became the file's size.
 #[test]
-fn nothing_is_written_beyond_the_largest_file() {
+fn reported_size_beyond_the_maximum_is_refused() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
     let up_to =
