@@ -28,7 +28,7 @@ async fn until_over(benchmark: &Benchmark, run: u64) -> Result<BenchmarkProgress
 }
 
 #[test]
-fn files_are_written_read_and_removed() {
+fn benchmark_writes_reads_and_removes_its_files() {
     on_loop(async |place| {
         let benchmark = Benchmark::open(place, None)?;
         for is_read in [false, true] {

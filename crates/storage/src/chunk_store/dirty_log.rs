@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn forgotten_regions_stay_in_the_log_until_its_rewrite() {
+    fn cleaned_regions_stay_in_the_log_until_its_rewrite() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().to_owned();
         skep_env::block_on(async move {

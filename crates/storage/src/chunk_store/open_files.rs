@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn page_limit_holds_for_a_single_long_file() {
+    fn long_file_stays_within_the_limit_of_cached_pages() {
         let dir = tempfile::tempdir().unwrap();
         let mut cache = OpenFiles::new(3);
         let long = file(dir.path(), 1);
