@@ -290,7 +290,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn holes_differ_from_data() {
+    fn search_for_data_and_holes_finds_both() {
         let dir = tempfile::tempdir().unwrap();
         let std_file = std::fs::File::create(dir.path().join("f")).unwrap();
         let file = File::from(std_file);

@@ -307,7 +307,7 @@ mod tests {
         }
 
         #[test]
-        fn acl_with_a_set_mode_has_that_mode(acl in any_acl(), mode in 0..0o1000_u32) {
+        fn acl_has_the_mode_that_chmod_has_set(acl in any_acl(), mode in 0..0o1000_u32) {
             let (mut changed, inherited) = (acl.clone(), acl.inherited(mode));
             changed.set_mode(mode);
             prop_assert_eq!(changed.mode(), mode);

@@ -76,7 +76,7 @@ mod tests {
     use crate::{Chooser, Component, GroupId, PatternOrigin, Redundancy};
 
     #[test]
-    fn inserted_and_merged_numbers_are_in_the_set() {
+    fn set_has_all_inserted_and_merged_numbers() {
         let mut set = ChunkFileSet::default();
         assert!(set.is_empty() && !set.contains(0));
         set.insert(9);

@@ -471,7 +471,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn file_system_with_several_targets_counts_once() {
+    fn capacity_of_a_shared_file_system_counts_once() {
         let total_capacity = |file_system, free_bytes| Capacity {
             total_bytes: 100,
             free_bytes,

@@ -88,7 +88,7 @@ mod tests {
     const FRESH: HostIncarnation = HostIncarnation::new(99);
 
     #[test]
-    fn the_incarnation_changes_exactly_when_writes_may_be_lost() {
+    fn incarnation_changes_only_when_writes_may_be_lost() {
         let first = TargetState::next_start(None, HOST, HostIncarnation::new(7));
         assert_eq!((first.start, first.incarnation.raw()), (1, 7));
         let others = [
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_survives_a_round_trip() {
+    fn target_state_survives_a_round_trip() {
         let state = TargetState::next_start(None, HOST, FRESH);
         assert_eq!(TargetState::from_file(&state.to_file()).unwrap(), state);
     }

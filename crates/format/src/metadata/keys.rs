@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn start_keys_sort_by_number() {
+    fn keys_of_start_numbers_sort_by_number() {
         let numbers = [1, 255, 256].map(|number| Key::Start(number).to_bytes());
         assert!(numbers.is_sorted() && numbers[2].starts_with(&Key::starts()));
     }
