@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn columns_rows_and_titles_are_chosen() {
+    fn table_has_the_requested_columns_order_and_header() {
         let columns = |names: &[&str]| names.iter().map(|it| (*it).to_owned()).collect();
         let all = TableLayout::default();
         let layout = TableLayout { columns: columns(&["last-seen", "Name"]), ..all.clone() };

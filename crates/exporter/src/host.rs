@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn figures_of_the_running_host_are_plausible() {
+    fn counters_of_the_running_host_are_plausible() {
         let mut snapshot = Snapshot::default();
         HostFigures.collect(&mut snapshot);
         let names: std::collections::BTreeSet<_> =

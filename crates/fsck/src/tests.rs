@@ -329,7 +329,7 @@ fn records_of_a_shard_of_another_group_are_found() {
 }
 
 #[test]
-fn inodes_of_prepared_transactions_are_not_judged() {
+fn inodes_of_prepared_transactions_give_no_findings() {
     let mut records = healthy();
     put_entry(&mut records, InodeId::ROOT, "b", inode(5), FileKind::Regular);
     change(&mut records, InodeId::ROOT, |it| it.attributes.size = 3);
@@ -343,7 +343,7 @@ fn inodes_of_prepared_transactions_are_not_judged() {
 }
 
 #[test]
-fn log_records_count_as_applied() {
+fn log_records_are_applied_before_the_check() {
     let mut records = healthy();
     remove(&mut records, &entry(InodeId::ROOT, "a"));
     let mut logged = Mutations::new();

@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn gauges_rise_and_fall() {
+    fn gauge_can_rise_and_fall() {
         let gauge = Gauge::default();
         gauge.add(5);
         gauge.add(-7);

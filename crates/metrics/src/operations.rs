@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn waits_for_events_are_no_time_of_the_client() {
+    fn waits_for_events_do_not_count_as_time_of_the_client() {
         let registry = Registry::new();
         let labels = vec![("target", "7".to_owned())];
         let table = OperationTable::new(&registry, &catalog::METADATA, labels, |_| None);

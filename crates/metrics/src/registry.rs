@@ -126,7 +126,7 @@ mod tests {
     use crate::snapshot::Value;
 
     #[test]
-    fn removed_part_takes_its_series_along() {
+    fn removal_of_a_part_removes_its_series() {
         let (registry, part) = (Registry::new(), Registry::new());
         registry.add(Arc::clone(&part) as _);
         part.gauge(&catalog::NODE_MAP_VERSION, &Vec::new()).set(1);

@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn any_bytes_are_refused_without_a_panic() {
+    fn arbitrary_frame_bytes_never_panic() {
         let payload = record(&frame(5, 9))[HEAD_BYTES..].to_vec();
         for at in 0..payload.len() {
             for value in [0, 1, 0x7f, 0x80, 0xff] {

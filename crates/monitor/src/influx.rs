@@ -100,7 +100,7 @@ mod tests {
     use crate::frame::tests::frame;
 
     #[test]
-    fn points_follow_the_grammar_even_with_hostile_names() {
+    fn influx_points_are_valid_also_with_hostile_names() {
         let mut hostile = frame(1_800_000_000, 10);
         let load = hostile.loads.values().next().unwrap().clone();
         let id = "a b,c=d\ninjected,x=1 y=2\\".to_owned();

@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn the_queue_is_bounded() {
+    fn number_of_waiting_notifications_is_bounded() {
         let notifications = Notifications::default();
         let alert = Alert {
             rule: "target-slow",

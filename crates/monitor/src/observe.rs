@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_have_differences_of_the_replies() {
+    fn frame_has_the_differences_of_two_replies() {
         let (mut observer, map) = (Observer::default(), map());
         let first = observer.observe(&map, vec![reply(10, 100, 0)], 10_000, 1000);
         assert_eq!(operations(&first, Dimension::Target), 0, "earlier load does not count");

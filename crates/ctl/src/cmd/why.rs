@@ -222,7 +222,7 @@ mod tests {
     use skep_stats::why::Phase;
 
     #[test]
-    fn text_has_the_share_the_place_and_the_peers() {
+    fn report_shows_share_place_and_time_of_peers_of_a_phase() {
         let phase = Phase {
             share: 0.82,
             target: 7,

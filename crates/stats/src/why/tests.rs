@@ -138,7 +138,7 @@ fn slow_disk_is_named_with_the_time_of_its_peers() {
 }
 
 #[test]
-fn kinds_of_requests_are_compared_one_by_one() {
+fn latencies_are_compared_for_each_kind_of_request() {
     // Target 6 gets many slow syncs, and its peers mostly fast writes.
     let mut evidence = healthy();
     change(&mut evidence, 6).kinds.insert("sync_chunk".into(), times(500, Stage::Disk, 8 * MS));
@@ -278,7 +278,7 @@ fn busy_link_is_not_slow() {
 }
 
 #[test]
-fn one_users_requests_or_one_directory_are_named_not_both() {
+fn busy_user_or_busy_directory_is_named_but_not_both() {
     let mut storm = healthy();
     let busy = change(&mut storm, 1);
     busy.working_ns = 8 * SECOND;

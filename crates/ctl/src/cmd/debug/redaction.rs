@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_secrets_are_removed() {
+    fn redaction_removes_only_secrets() {
         for (text, expected) in [
             ("joined with skep1-4f1e-00ff@a:1", "joined with skep1-[removed]@a:1"),
             ("key 00ff11, 00ff11\nnext", "key [removed], [removed]\nnext"),
