@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn later_bytes_wait_for_the_time_of_earlier_bytes() {
+    fn bytes_above_the_rate_wait_for_their_turn() {
         let pace = Pace::new(Some(100));
         let now = Instant::now() + Duration::from_secs(1);
         assert_eq!(pace.reserve(50, 100, now), Duration::ZERO);

@@ -87,7 +87,7 @@ mod tests {
     use std::time::{Duration, SystemTime};
 
     #[test]
-    fn change_with_equal_length_and_time_is_seen() {
+    fn change_that_keeps_length_and_mtime_is_detected() {
         let file = tempfile::tempfile().unwrap();
         file.write_all_at(b"first", 0).unwrap();
         let old = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000_000);

@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_values_are_named() {
+    fn invalid_values_are_refused_by_their_name() {
         let wrong = |text: &str| Description::parse(text).unwrap_err().context().to_owned();
         assert!(wrong("sevrers = 2").contains("unknown field `sevrers`"));
         assert!(wrong("link = \"fast\"").contains("400Mbit"));

@@ -73,7 +73,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_changes_keys_of_its_shape() {
+    fn plan_overrides_keys_of_its_lab_shape() {
         let plain = shape("small").expect("a shape").description;
         assert_eq!(of("shape = 'small'").expect("a lab"), plain);
         let other = of("shape = 'small', targets = 3, link = '80Mbit'").expect("a lab");

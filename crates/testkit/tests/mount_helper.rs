@@ -166,7 +166,7 @@ fn logs_anew(mount_point: &Path, log: &Path) {
 
 /// Command: skep mount, skep umount.
 #[test]
-fn each_option_has_its_effect() {
+fn each_mount_option_has_its_effect() {
     let place = Place::new();
     let (mount_point, log) = (place.mount_point(), place.path.join("a.log"));
     let token = place.path.join("token");

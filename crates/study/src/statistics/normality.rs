@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn large_samples_use_the_distances_of_smaller_ones() {
+    fn critical_value_of_a_large_sample_is_the_published_one() {
         // For large n the critical value at 5 % is 0.895 / (sqrt(n) - 0.01 + 0.85 / sqrt(n)).
         let root = 1000_f64.sqrt();
         let critical = 0.895 / (root - 0.01 + 0.85 / root);

@@ -53,7 +53,7 @@ fn file_that_the_kernel_generates_is_named() {
 }
 
 #[test]
-fn file_that_was_replaced_after_the_look_is_not_read() {
+fn file_replaced_before_its_open_is_not_read() {
     let site = Site::new();
     fs::write(site.source("file"), "first").unwrap();
     fs::write(site.source("other"), "other").unwrap();
