@@ -105,7 +105,7 @@ fn component(text: &str, map: &ClusterMap) -> Result<(Redundancy, ComponentReque
     let mut seen: Vec<&str> = Vec::new();
     for word in text.split(',').map(str::trim).filter(|word| !word.is_empty()) {
         let (key, value) = word.split_once('=').unwrap_or((word, ""));
-        // The word of the option of `skep entry create` and `set`.
+        // `skep entry create` and `set` call this field `num-targets`.
         let key = if key == "num-targets" { "count" } else { key };
         if seen.contains(&key) {
             return Err(wrong(format!("{key} appears twice")));
@@ -137,7 +137,8 @@ fn component(text: &str, map: &ClusterMap) -> Result<(Redundancy, ComponentReque
     if !listed.is_empty() {
         if seen.contains(&"count") || seen.contains(&"chooser") {
             return Err(wrong(
-                "a list of targets or groups sets count and chooser; remove count= and chooser=",
+                "a list of targets or groups determines count and chooser; remove count= and \
+                 chooser=",
             ));
         }
         let groups = listed.into_iter().map(|id| id.group(map));

@@ -63,7 +63,7 @@ const USER_PATTERNS: &[(&str, u64)] = &[
     ("targets", UserPatterns::Targets as u64),
 ];
 
-/// The value of a setting in its place: the part of the cluster map that replaces the present one.
+/// A part of the cluster map with the new value of a setting. It replaces the present part.
 #[derive(Debug)]
 pub(crate) enum Changed {
     /// The policy with the new value.
@@ -212,9 +212,9 @@ pub const SETTINGS: &[Setting] = &[
         min: 1,
         max: 3,
         is_power_of_two: false,
-        meaning: "stripe patterns that users other than root may set on files and \
-                  directories that they own: none; number of targets, chunk size and \
-                  chooser; or targets too",
+        meaning: "fields of stripe patterns that users other than root may set on their own files \
+                  and directories; no: none; sizes: number of targets, chunk size and chooser; \
+                  targets: a list of targets too",
         field: Field::Policy {
             get: |policy| policy.user_patterns as u64,
             put: |policy, value| {
@@ -321,7 +321,7 @@ impl Setting {
     /// # Errors
     /// Returns `InvalidArgument`, which lists all names, if there is no such setting.
     pub fn named(name: &str) -> Result<&'static Self> {
-        // The word of patterns and of the option of `skep entry create` and `set`.
+        // Patterns call this setting `count`, and options of `skep entry` call it `num-targets`.
         let name = match name {
             "num-targets" | "count" => "stripe-width",
             name => name,
@@ -421,8 +421,8 @@ pub(crate) fn problems(policy: &Policy) -> Vec<String> {
     let Policy { lease_ms, heartbeat_ms, .. } = *policy;
     if problems.is_empty() && heartbeat_ms > lease_ms / 2 {
         problems.push(format!(
-            "a heartbeat of {heartbeat_ms} ms is longer than half a lease of {lease_ms} ms; change \
-             the other of the two first"
+            "a heartbeat of {heartbeat_ms} ms is longer than half a lease of {lease_ms} ms; \
+             change the other of the two settings first"
         ));
     }
     let inline = policy.inline_bytes;
@@ -438,7 +438,7 @@ pub(crate) fn problems(policy: &Policy) -> Vec<String> {
     if problems.is_empty() && least > most {
         problems.push(format!(
             "user-chunk-size-min of {least} bytes is more than user-chunk-size-max of {most} \
-             bytes; change the other of the two first"
+             bytes; change the other of the two settings first"
         ));
     }
     problems

@@ -141,7 +141,9 @@ pub(crate) fn invalid(what: impl Into<String>) -> Error {
 
 pub(crate) fn check_component_count(count: usize) -> Result<()> {
     if count == 0 || count > MAX_COMPONENTS {
-        return Err(invalid(format!("a stripe pattern has 1 to {MAX_COMPONENTS} components")));
+        return Err(invalid(format!(
+            "invalid number of components {count}: expected 1 to {MAX_COMPONENTS}"
+        )));
     }
     Ok(())
 }

@@ -68,7 +68,7 @@ fn invalid_requests_are_refused_with_the_broken_rule() {
     assert_eq!(check(&[component(0, 64 * KIB, 256), component(16 * MIB, 0, 4)]), Ok(()));
     assert_eq!(check(&[listed(&storage)]), Ok(()));
     let invalid = ErrorCode::InvalidArgument;
-    refused(&[], invalid, "1 to 16 components");
+    refused(&[], invalid, "expected 1 to 16");
     refused(&[component(0, 100_000, 1)], invalid, "100000 is not a power of two");
     refused(&[component(0, 32 * KIB, 1)], invalid, "64 KiB");
     refused(&[component(0, 0, 257)], invalid, "256");
@@ -282,7 +282,7 @@ fn inline_bytes_combine_with_the_components_behind_them() {
     let merged = merge(only_inline(4 * KIB).as_ref(), Some(&request(&sixteen)));
     let (mut cursor, candidates) = (Cursor::default(), all_online(&map));
     let error = new_pattern(&merged, &plain, &candidates, &mut cursor).unwrap_err();
-    assert!(error.context().contains("1 to 16 components"), "{error}");
+    assert!(error.context().contains("expected 1 to 16"), "{error}");
 }
 
 /// The encoding of unset fields must stay stable, because it is used on disk and on the wire.
