@@ -40,7 +40,7 @@ pub struct MemberSettings {
     pub id: u64,
 }
 
-/// A command was not executed, or perhaps not.
+/// The reason why a command was not executed, or why its execution is unknown.
 #[derive(Debug)]
 pub enum ProposeError {
     /// This member is not the leader. The command was not executed.
@@ -296,7 +296,8 @@ impl<S: StateMachine> Member<S> {
                         PeerReply::HigherVote { vote: record_of_vote(&vote) }
                     }
                     AppendEntriesResponse::PartialSuccess(_) => {
-                        let what = "a part of the entries was stored, which only transports do";
+                        let what = "cannot reply to a request with entries: the library has \
+                                    stored only a part of them";
                         return Err(Error::new(ErrorCode::Protocol, what));
                     }
                 })

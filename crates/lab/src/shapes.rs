@@ -30,7 +30,7 @@ pub fn shapes() -> Vec<Shape> {
         ),
         of(
             "scenario2",
-            "the targets are the limit, and vary; eight targets, eight clients",
+            "the targets are the limit, and their rates vary; eight targets, eight clients",
             SCENARIO2,
         ),
     ]

@@ -77,8 +77,8 @@ pub fn start(directory: &Path) -> Duration {
     let delay = quarantine.delay();
     for (request, _) in quarantine.panics.iter().filter(|(_, count)| **count >= REFUSED_AFTER) {
         tracing::error!(
-            "requests of message {} with a certain body are refused, since they made this program \
-             panic; remove {} to try them again",
+            "this service refuses requests of message {} with one certain body, since they made \
+             it panic; remove {} to try them again",
             request.message,
             quarantine.path.display()
         );

@@ -161,7 +161,7 @@ pub enum Form {
     /// The whole file.
     #[default]
     Value,
-    /// The word in brackets, or the only word.
+    /// The file lists all choices, with the chosen word in brackets, or it has only one word.
     Choice,
     /// The last of three numbers.
     Triple,
@@ -215,7 +215,7 @@ impl Rules {
         let known: Vec<&str> = self.rule.iter().map(|it| it.id.as_str()).collect();
         Err(skep_types::Error::new(
             skep_types::ErrorCode::NotFound,
-            format!("cannot find rule '{unknown}': there are {}", known.join(", ")),
+            format!("cannot find rule '{unknown}': the rules are {}", known.join(", ")),
         ))
     }
 }
