@@ -17,7 +17,8 @@ pub(crate) struct Inodes {
     parts: Vec<Mutex<HashMap<InodeId, Arc<InodeState>>>>,
     /// Closed inodes with unsynced writes, oldest first.
     closed: Mutex<VecDeque<Arc<InodeState>>>,
-    /// Number of changes of this mount to names of files whose inodes the replies do not show.
+    /// Number of changes of this mount to names for which the reply does not contain the inode of
+    /// the file.
     changes: AtomicU64,
 }
 

@@ -23,7 +23,8 @@ pub(super) struct KernelView {
     shown: Option<Attributes>,
     /// Number of writes of this mount that have begun.
     writes: u64,
-    /// The last attributes that made the kernel drop its pages, while this is in doubt.
+    /// Set when the mount sends attributes that make the kernel drop its pages. `None` once the
+    /// kernel has certainly dropped them.
     drop: Option<PageDrop>,
     /// The kernel must compare modification times again: a write has bypassed its pages, or other
     /// clients may have changed the file without a notification.

@@ -24,7 +24,8 @@ pub(crate) enum SyncOrder {
 /// The changes to names and attributes that this mount had made at some moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ChangeCount {
-    /// Number of changes to names of files whose inodes the replies of metadata do not show.
+    /// Number of changes to names for which the reply of metadata does not contain the inode of the
+    /// file.
     of_mount: u64,
     /// Number of changes to names and attributes of this file.
     of_file: u64,

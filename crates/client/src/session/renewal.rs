@@ -109,8 +109,8 @@ impl Client {
             !file.is_stale() && map.shard_group(file.inode.id.shard()) == Some(group)
         });
         if lost != client_of(id) {
-            // Programs opened these files while management was removing this client from the
-            // cluster.
+            // Programs opened these files at the same time as management removed this client from
+            // the cluster.
             let writable = files.iter().filter(|file| file.mode == OpenMode::Write);
             writable.for_each(|file| file.set_fenced());
         }

@@ -177,7 +177,7 @@ fn operations_wait_for_a_stopped_server_and_continue() {
         let task = skep_env::spawn(async move { write(&writer, handle, 0, &data).await });
         let reader = client.clone();
         let reading = skep_env::spawn(async move { read(&reader, handle, 0, 10).await });
-        // So many arrivals that each request was sent at least twice: a first attempt and a
+        // With this number of arrivals, each request was sent at least twice: a first attempt and a
         // repetition.
         let before = (fake.count::<WriteChunk>(), fake.count::<ReadChunk>());
         until(|| fake.count::<WriteChunk>() > before.0 + 8).await;
