@@ -127,7 +127,7 @@ struct Shell {
     next_connection: Cell<ConnectionId>,
     router: Rc<Router>,
     management: Rc<Management>,
-    /// Clients for whose removal a request to management is in flight.
+    /// Clients that the target has asked management to remove, while the reply is missing.
     evicting: RefCell<BTreeSet<NodeId>>,
     failure: RefCell<Option<Error>>,
     meter: RefCell<Meter>,

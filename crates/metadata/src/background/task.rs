@@ -39,7 +39,7 @@ pub(crate) struct TruncationCall {
     pub(super) index: usize,
 }
 
-/// A request to another group for whose reply no operation waits.
+/// A request to another group. No operation waits for its reply.
 #[derive(Debug)]
 pub(crate) enum BackgroundCall {
     /// Sends a participant the decision of a transaction.

@@ -1,4 +1,4 @@
-//! Tests of the meter with batches whose times the test chooses.
+//! Tests of the meter. They choose the time of each event and batch.
 
 use super::*;
 use skep_metrics::{HistogramValue, Value};

@@ -26,7 +26,7 @@ pub(crate) struct Truncation {
 pub(crate) struct TruncationTable {
     all: BTreeMap<InodeId, Truncation>,
     pending: BTreeSet<InodeId>,
-    /// Files whose truncation is pending no longer, since [`Self::take_ended`] was called.
+    /// Files whose truncation has stopped being pending since [`Self::take_ended`] was called.
     ended: Vec<InodeId>,
     /// Files whose truncation must be settled without delay.
     urgent: BTreeSet<InodeId>,
@@ -47,7 +47,7 @@ impl TruncationTable {
         }
     }
 
-    /// Removes and returns the files whose truncation is pending no longer.
+    /// Removes and returns the files whose truncation is no longer pending.
     pub(crate) fn take_ended(&mut self) -> Vec<InodeId> {
         std::mem::take(&mut self.ended)
     }

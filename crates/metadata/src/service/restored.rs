@@ -69,12 +69,12 @@ impl RestoredMarks {
         Err(Error::new(ErrorCode::Configuration, what))
     }
 
-    /// Returns the health of the target, after another look for the mark `removal-off`.
+    /// Checks whether the mark `removal-off` still exists, and returns the health of the target.
     pub(super) fn health(&self) -> TargetHealth {
         if !self.is_removal_off.get() {
             return TargetHealth::default();
         }
-        // After an error of the disk the mark counts as present.
+        // If the disk returns an error, the target assumes that the mark still exists.
         if matches!(restored::has(&self.directory, REMOVAL_OFF_MARK), Ok(false)) {
             self.is_removal_off.set(false);
             tracing::info!("{}: storage may remove chunk files again", self.directory.display());

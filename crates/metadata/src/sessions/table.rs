@@ -74,14 +74,15 @@ pub(crate) struct Sessions {
 pub(crate) struct SilentClients {
     /// Clients with an expired session. Management must remove them.
     pub(crate) expired: BTreeSet<NodeId>,
-    /// Clients whose silence may be the fault of this target's network. Management removes them
-    /// only if it receives no heartbeats of them either. Until then their sessions go on.
+    /// Clients that may be silent because the network of this target has failed. Management removes
+    /// them only if it does not receive their heartbeats either. Until then their sessions stay
+    /// valid.
     pub(crate) doubtful: BTreeSet<NodeId>,
 }
 
-/// Whether the target itself may be cut off from its clients: more than a quarter of them are
-/// silent, and these are several clients or all. If they have died together instead, management
-/// receives no heartbeats from them either.
+/// Whether the target itself may be disconnected from its clients: more than a quarter of them are
+/// silent, and either several clients or all. If these clients have died, management receives no
+/// heartbeats from them either.
 fn may_be_cut_off(silent: usize, all: usize) -> bool {
     silent * 4 > all && (silent > 1 || silent == all)
 }

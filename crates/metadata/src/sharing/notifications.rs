@@ -61,7 +61,7 @@ impl<E: Engine> MetadataTarget<E> {
         Ok(())
     }
 
-    /// Makes the opens ready to run again whose notifications are complete.
+    /// Makes each open ready to run again if all notifications for which it waits are complete.
     pub(crate) fn end_notifications(&mut self) {
         for inode in self.shared.sharing.take_completed() {
             self.release(Owner::Holders(inode));

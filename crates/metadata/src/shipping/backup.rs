@@ -9,8 +9,8 @@
 //! # Comparison
 //! In a new epoch, records above the store may come from an earlier primary. The backup reports as
 //! *appended* only records up to `matched`, which it has compared with the primary's or appended in
-//! this epoch. A comparison of one record is enough for all before it: one primary makes the
-//! records of an epoch, and appends each after the same earlier records.
+//! this epoch. If one record is equal in both logs, all records before it are equal too, because
+//! one primary makes all records of an epoch and appends each after the same earlier records.
 //!
 //! # Invariants
 //! - stored <= matched <= last record. The store has safe records that this member has synced.
@@ -48,7 +48,7 @@ pub struct Backup<E> {
     senders: SenderEpochs,
     /// Records above the store. The record before the first one is the last one in the store.
     records: RecordWindow,
-    /// Last record that is the primary's, by a comparison in this epoch.
+    /// Last record that a comparison in this epoch has found equal to the primary's record.
     matched: Lsn,
     /// Last record that is safe, as the primary has reported.
     safe: Lsn,
@@ -179,7 +179,7 @@ impl<E: Engine> Backup<E> {
         })
     }
 
-    /// Ends the role, and returns what the member has.
+    /// Ends the role, and returns the store and the log records of the member.
     pub fn into_stopped(self) -> Stopped<E> {
         let records = self.records.from(Lsn::default()).cloned().collect();
         Stopped { engine: self.engine, records, synced: self.sync.synced() }
@@ -254,7 +254,7 @@ impl<E: Engine> Backup<E> {
     }
 
     /// Checks that a request comes from the primary of the group, in the epoch of this member's
-    /// map. Refuses every request of a client: it belongs to the primary.
+    /// map. Refuses every request of a client, since only the primary serves clients.
     fn admit(&mut self, header: &Header) -> Result<()> {
         let stale = |what: String| Err(Error::new(ErrorCode::StaleMap, what));
         let (own, target, epoch) = (self.group, self.target, self.epoch());

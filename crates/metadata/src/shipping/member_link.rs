@@ -27,7 +27,7 @@ pub(crate) struct GroupLog {
     pub(crate) epoch: Epoch,
     pub(crate) held: Lsn,
     pub(crate) safe: Lsn,
-    /// Last record for whose sync a reply, call or operation waits.
+    /// Last record that a member must sync soon, since a reply, call or operation waits for it.
     pub(crate) sync_wanted: Lsn,
 }
 

@@ -60,7 +60,8 @@ pub(crate) struct SyncGates {
     epoch: Epoch,
     watermarks: Watermarks,
     sync: SyncTimer,
-    /// Last record for whose sync, by all serving members, a reply, call or operation waits.
+    /// Last record that all serving members must sync soon, since a reply, call or operation waits
+    /// for it.
     sync_wanted: Lsn,
     until_held: BTreeMap<Lsn, Vec<(ReplyGate, PendingReply)>>,
     until_safe: BTreeMap<Lsn, Vec<PendingReply>>,
@@ -164,7 +165,7 @@ impl SyncGates {
         self.sync_wanted = self.sync_wanted.max(lsn);
     }
 
-    /// Returns what requests report to the other members.
+    /// Returns the state of the log that requests report to the other members.
     pub(crate) fn group_log(&self) -> GroupLog {
         GroupLog {
             epoch: self.epoch,

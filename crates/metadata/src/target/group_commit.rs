@@ -118,10 +118,10 @@ impl<E: Engine> MetadataTarget<E> {
         if self.table.has_batch() { self.gates.next_lsn() } else { self.last_logged() }
     }
 
-    /// Sends a reply at the end of the batch or later: after all records that the reply may show
-    /// are held and, with `after`, that record is safe. A target that syncs before each reply waits
-    /// until all of them are safe. Each reply gets its gate here, once: later records must not make
-    /// it wait longer.
+    /// Sends a reply at the end of the batch or later. The reply waits until all records that it
+    /// may show are held. With `after`, it also waits until that record is safe. A target that
+    /// syncs before each reply waits until all of them are safe. Each reply gets its gate here,
+    /// once: later records must not make it wait longer.
     pub(crate) fn queue_reply(&mut self, reply: PendingReply, after: Option<Lsn>) {
         // Refusals and replies to reads wait too, because they may show changes that another
         // primary, or this target after a power loss, would not have.

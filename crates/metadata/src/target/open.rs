@@ -92,9 +92,9 @@ impl<E: Engine> MetadataTarget<E> {
     }
 }
 
-/// Applies the log records after the empty `window`, which the engine does not have, to the engine
-/// if they are safe, or else to a layer above it and to the window. Returns the number of the last
-/// record.
+/// Applies the log records that the engine does not have. Safe records go to the engine. All others
+/// go to a layer above the engine, and to `window`, which is empty before. Returns the number of
+/// the last record.
 fn replay<E: Engine>(
     table: &mut Table<E>,
     window: &mut RecordWindow,

@@ -12,7 +12,7 @@ use std::ops::Range;
 pub(crate) struct RemovalGuard {
     /// Whether the target was put back from a copy, and the removal is not permitted yet.
     pub(crate) is_off: bool,
-    /// An inode of a chunk file whose number the target has not assigned.
+    /// An inode id in the name of a chunk file, with a number that the target has not assigned.
     pub(crate) newer_inode: Option<InodeId>,
 }
 

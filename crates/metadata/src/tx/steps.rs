@@ -172,9 +172,9 @@ pub(crate) fn check_project(handed_down: Option<u32>, inode: &Attributes) -> Res
     }
 }
 
-/// Replaces `NotFound` by a new run of the operation, which reads the names again. Another request
-/// may have changed the inode of a name since the operation read it, and a name that always exists
-/// must never seem to be missing.
+/// Replaces `NotFound` by a new run of the operation, which reads the names again. Since the
+/// operation read a name, another request may have given it another inode. A program must never get
+/// `NotFound` for a name that exists all the time.
 fn revalidate<E: Engine>(context: &Context<'_, E>, stop: Stop) -> Stop {
     match stop {
         Stop::Fail(error)

@@ -57,7 +57,7 @@ impl Pair {
         self.log.push(record);
     }
 
-    /// Sends what the shipper wants to send. Returns the number of requests.
+    /// Sends the requests that the shipper returns. Returns the number of requests.
     fn ship(&mut self, delay: Duration) -> usize {
         self.shipper.release(self.known.synced);
         let log = GroupLog {
@@ -114,7 +114,7 @@ impl Pair {
         assert!(self.member.stored() <= self.known.synced.raw(), "the store has safe records");
     }
 
-    /// Delivers the messages whose time has come.
+    /// Delivers the messages that are due.
     fn advance(&mut self, pause: Duration, delay: Duration) {
         self.now += pause;
         let now = self.now;
@@ -260,7 +260,8 @@ fn progress_of_a_member_is_zero_in_a_new_epoch() {
     assert_eq!(pair.shipper.on_reply(BACKUP, 1, &Ok(late), pair.now), None);
 }
 
-/// Replies to `AwaitLogSync` once counted as replies to the lost request, for ever.
+/// Before the fix, each reply to `AwaitLogSync` counted as the reply to the lost request, so the
+/// primary never sent that request again.
 #[test]
 fn lost_records_are_shipped_again_while_waits_are_answered() {
     let mut pair = Pair::begin(0, 0, 0);

@@ -162,7 +162,7 @@ fn files_and_directories_of_a_group_are_listed() {
     found.sort_unstable_by_key(|(inode, _)| *inode);
     assert!(found.contains(&(InodeId::ROOT, FileKind::Directory)), "{found:?}");
     assert_eq!(found.len(), 2);
-    // Inodes behind a position only.
+    // The page has only the inodes behind the position.
     let page = list(&mut story, 2, found[1].0);
     assert!(page.files.is_empty() && page.prepared == 0, "{page:?}");
 }
