@@ -242,7 +242,7 @@ impl ChunkStore {
         self.problems.failure.borrow().clone()
     }
 
-    /// Sets the problem for which an administrator must decide; an empty text means none.
+    /// Sets the problem that an administrator must solve. An empty text removes the problem.
     pub(crate) fn set_warning(&self, warning: String) {
         *self.problems.warning.borrow_mut() = warning;
     }

@@ -94,7 +94,7 @@ impl RequestMeter {
         QueuedRequest(&self.table)
     }
 
-    /// Records that a request has its turn.
+    /// Records that a request has left the queue and begins to run.
     pub(crate) fn begun(&self) {
         self.table.busy().add(1);
     }

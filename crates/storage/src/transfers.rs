@@ -20,9 +20,10 @@ impl Transfers {
     /// Counts a transfer that has ended now. Returns the part of its time that was not counted for
     /// another transfer of the client.
     ///
-    /// Transfers are counted when they end. So if a shorter transfer ends first, the part of a
-    /// longer transfer before that end does not count, except the part that the shorter transfer
-    /// covers. While a client always has transfers in progress, the sum is its whole time.
+    /// Transfers are counted when they end, and only from the end of the transfer that was counted
+    /// last. So if a longer transfer began before a shorter one that has ended first, its time
+    /// before the beginning of the shorter one is lost. While a client always has transfers in
+    /// progress, the sum is its whole time.
     pub(crate) fn count(&mut self, client: NodeId, began: Duration, now: Duration) -> Duration {
         if self.0.len() >= MAX_CLIENTS && !self.0.contains_key(&client) {
             self.0.clear();

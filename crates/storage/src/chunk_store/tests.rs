@@ -51,7 +51,7 @@ fn piece_checksums(offset: u64, bytes: &[u8]) -> Vec<u32> {
     checksums
 }
 
-/// Returns the place of a write that no truncation refuses.
+/// Returns the destination of a write that is newer than every truncation.
 fn to(key: &ChunkFileKey, offset: u64) -> Destination<'_> {
     Destination { key, stripe: STRIPE, offset, truncate_generation: u64::MAX, must_exist: false }
 }

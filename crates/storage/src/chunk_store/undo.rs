@@ -80,7 +80,7 @@ impl ChunkStore {
     }
 
     /// Sets the length of a file that a failed write has left too long, as soon as no other write
-    /// of the file is in progress. The caller must still hold its place among the writes.
+    /// of the file is in progress. The caller's own write must still count as in progress.
     pub(super) fn shrink(&self, file: &ChunkFile) -> Result<()> {
         if !file.writes.must_shrink.get() || file.has_other_writes() || file.is_removed.get() {
             return Ok(());
