@@ -110,7 +110,7 @@ pub struct Peer {
     /// The peer's channel to the target.
     pub channel: Channel,
     /// Whether the newest secret that the peer has in common with this process was revoked for new
-    /// nodes. In that case nothing proves the peer's node id.
+    /// nodes. In that case the handshake does not prove the peer's node id.
     pub has_closed_secret: bool,
 }
 

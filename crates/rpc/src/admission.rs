@@ -165,7 +165,7 @@ pub struct RefusalLog {
 }
 
 impl RefusalLog {
-    /// Creates a log. `this` is the subject of its lines, such as `management`.
+    /// Creates a log. `this` names the process in its log lines, such as `management`.
     pub fn new(this: &'static str) -> Rc<Self> {
         Rc::new(Self { this, state: RefCell::default() })
     }

@@ -27,8 +27,9 @@ pub(crate) const HANDSHAKE_BUFFER_BYTES: usize = 4096;
 /// Maximum number of handshakes that a process runs concurrently. Each needs a descriptor and about
 /// 8 KiB.
 pub(crate) const MAX_HANDSHAKES: usize = 1024;
-/// Maximum number of handshakes that a process runs concurrently with peers at one address. A host
-/// with hundreds of threads that connect to the same service at once retries some of them.
+/// Maximum number of handshakes that a process runs concurrently with peers at one address. If
+/// hundreds of threads of a host connect to the same service at once, some of these connections are
+/// retried.
 pub(crate) const MAX_HANDSHAKES_PER_ADDRESS: usize = 256;
 /// Time after which a handshake may be ended in favour of a new one. A node of the cluster needs a
 /// few milliseconds for a handshake.

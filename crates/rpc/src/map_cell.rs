@@ -46,9 +46,10 @@ impl skep_metrics::Source for MapCell {
 impl MapCell {
     /// Creates a cell with an initial map and the process's node id.
     ///
-    /// A target that is lost in the initial map raises no needed version: its own version is not
-    /// known, and each service starts with another cached map while management is away. Their
-    /// requests would be refused until management is back.
+    /// If a target is lost in the initial map, the cell requires no version from its peers, since
+    /// it does not know in which version the target was lost. While management is away, each
+    /// service starts with its own cached map, and peers with an older one could not serve
+    /// requests.
     pub fn new(map: ClusterMap, node: NodeId) -> Arc<Self> {
         Arc::new(Self {
             version: AtomicU64::new(map.version.raw()),

@@ -39,7 +39,8 @@ impl Origin {
     /// Returns the origin of a program with a user id and a group id. `job` is the number of its
     /// job ([`job_number`]), or zero.
     pub fn of_program(uid: u32, gid: u32, job: u32) -> Self {
-        // The highest id is invalid, so one more than it is free to mean "no program".
+        // The highest id is invalid, so its successor, which wraps around to zero, can mean "no
+        // program".
         Self { user: uid.wrapping_add(1), user_group: gid.wrapping_add(1), job, operation: 0 }
     }
 

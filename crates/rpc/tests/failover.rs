@@ -290,7 +290,7 @@ fn management_is_found_beside_a_stopped_process() {
         };
         ask(&management).await.unwrap();
         assert_eq!(serving.received.borrow().len(), 1);
-        // A request without a reply costs its own time limit and no more.
+        // A request without a reply ends at its own time limit.
         let alone = JoinToken { addresses: vec![stopped.address.clone()], ..token };
         let begin = skep_env::now();
         ask(&Management::new(&alone, NodeKind::Client)).await.unwrap_err();

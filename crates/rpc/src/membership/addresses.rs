@@ -47,7 +47,7 @@ impl MemberAddresses {
     /// 1. the leader's addresses,
     /// 2. the address that answered last,
     /// 3. all other addresses,
-    /// 4. addresses whose members have refused a request, the first refusal first.
+    /// 4. addresses whose members have refused a request, in the order of the refusals.
     pub(super) fn sorted(&self, all: Vec<String>) -> Vec<String> {
         let first = self.leader.iter().chain(&self.answered).cloned();
         let mut sorted: Vec<String> = first.chain(all).collect();
