@@ -147,8 +147,8 @@ impl ClusterState {
         self.durable.starts
     }
 
-    /// Applies the command of a proposal, unless a proposal of the same request has changed the
-    /// state before. Then changes nothing, and returns the outcome of that one.
+    /// Applies the command of a proposal. If an earlier proposal of the same request has changed
+    /// the state, changes nothing and returns the outcome of the earlier proposal.
     ///
     /// # Errors
     /// The errors of [`Self::apply`].

@@ -9,7 +9,7 @@ use crate::command::Outcome;
 use crate::versions::{MAX_STARTS, starts_of};
 use skep_types::{MapVersion, NodeId, Result};
 
-/// Starts of management that are skipped: more than a copy can be behind.
+/// Number of starts of management that are skipped. No copy lacks that many starts.
 const SKIPPED_STARTS: u64 = 1 << 12;
 /// Node ids that are skipped. Each mount takes one.
 const SKIPPED_NODES: u32 = 1 << 20;
