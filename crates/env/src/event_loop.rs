@@ -415,8 +415,8 @@ pub fn idle_time() -> Duration {
 
 /// Lets this thread's loop poll for completions for at most `limit` before it sleeps. The loop only
 /// does so in a conversation with a peer: it has just sent something, or replies are outstanding
-/// ([`expect_reply`]). Zero, the default, means that the loop sleeps at once. Meant for threads
-/// whose replies another thread waits for.
+/// ([`expect_reply`]). Zero, the default, means that the loop sleeps at once. Use this for threads
+/// that send replies for which another thread waits.
 ///
 /// # Panics
 /// Panics outside [`block_on`].

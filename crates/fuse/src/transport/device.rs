@@ -3,9 +3,9 @@
 //!
 //! A blocking read of the device through io_uring would occupy a kernel thread. So the descriptor
 //! is non-blocking: the ring waits until the descriptor is readable, and the read is an ordinary
-//! system call. Only one port of a worker at a time has the turn to read. The other ports have a
-//! request or wait for the turn. Waiting ports get the turn in LIFO order, since the memory of the
-//! last one is most likely still cached.
+//! system call. Only one port of a worker reads at a time. Each other port processes a request, or
+//! waits for its turn to read. The port that began to wait last gets the next turn, since its
+//! memory is most likely still in the CPU's cache.
 
 use super::kernel;
 use crate::abi::{self, InterruptIn, Opcode, OutHeader};
@@ -37,12 +37,12 @@ pub(crate) struct Device {
     fd: OwnedFd,
     interrupts: Arc<Interrupts>,
     has_long_set_xattr: bool,
-    /// Whether a port has the turn, or has been granted it and has not run yet.
+    /// Whether a port reads, or has got the turn to read and has not run yet.
     is_taken: Cell<bool>,
     waiting: RefCell<Vec<Rc<Waiter>>>,
 }
 
-/// A port that waits for the turn.
+/// A port that waits for its turn to read.
 #[derive(Default)]
 struct Waiter {
     is_granted: Cell<bool>,
@@ -98,7 +98,7 @@ impl Device {
     }
 }
 
-/// The turn to read. When dropped, the next port gets it.
+/// The turn to read. When this value is dropped, the next port gets the turn.
 struct Turn<'a>(&'a Device);
 
 impl Drop for Turn<'_> {

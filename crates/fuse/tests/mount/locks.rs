@@ -91,7 +91,7 @@ fn locking(path: &Path) -> Child {
 
 fn lock_waits_leave_requests_for_others(transport: &str) {
     let it = mounted(transport);
-    // Two rounds, so that slots of the first round must serve again.
+    // There are two rounds, so that the second round uses slots of the first one again.
     for round in 0..2 {
         let file = File::create(it.join("file")).unwrap();
         file.lock().unwrap();

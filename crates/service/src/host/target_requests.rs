@@ -80,7 +80,7 @@ impl ServingNode {
         running.iter().find(|it| absolute(&it.path) == absolute(path)).map(|it| it.target)
     }
 
-    /// Refuses a path that cannot be a target of its own.
+    /// Refuses a path that cannot be a separate target.
     fn check_path(&self, path: &Path) -> Result<()> {
         let shown = path.display();
         let refused = |code, problem: String| {

@@ -343,8 +343,8 @@ impl ServingNode {
         result
     }
 
-    /// Takes a target whose thread has ended for unserved. Returns the target's error if no other
-    /// target is left.
+    /// Records that a target is unserved, because its thread has ended. Returns the target's error
+    /// if no other target is left.
     fn on_target_end(&self, target: TargetId, result: Result<()>) -> Result<()> {
         let mut running = self.running.borrow_mut();
         let at = running.iter().position(|it| it.target == target);
