@@ -67,8 +67,8 @@ mod tests {
         Log::open(path, OWNER, Lsn::new(1)).unwrap()
     }
 
-    /// Appends records of an epoch, each of an eighth of a segment. Each names the one before as
-    /// synced.
+    /// Appends records of an epoch, each of an eighth of a segment. Each record confirms that the
+    /// record before it is synced.
     fn append(log: &mut Log, epoch: u64, numbers: std::ops::RangeInclusive<u64>) {
         for lsn in numbers {
             let payload = vec![epoch as u8; super::super::SEGMENT_BYTES as usize / 8];
@@ -95,7 +95,8 @@ mod tests {
         }
     }
 
-    /// A removed record that named a later one as synced must not come back behind a new one.
+    /// A removed record must not appear behind a new one again: it may confirm the sync of a record
+    /// that no longer exists.
     #[test]
     fn removed_records_leave_no_bytes_behind() {
         let directory = tempfile::tempdir().unwrap();
