@@ -20,7 +20,7 @@ use std::collections::VecDeque;
 const WINDOW: usize = 60;
 /// Fewest syncs of a log in the window for a judgement of their times.
 const FEWEST_OPERATIONS: u64 = 20;
-/// Share of log syncs that are at most as long as the judged one.
+/// The rule judges the duration that this share of the log syncs does not exceed.
 const SLOW_SHARE: f64 = 0.99;
 
 /// A problem that holds at this moment.

@@ -6,7 +6,8 @@
 use crate::limits::MAX_CAUSES;
 use std::collections::BTreeMap;
 
-/// The objects that an entry divides the load by. The numbers are stored.
+/// The kinds of objects that entries of the load are about. Files of the history contain the
+/// numbers of the variants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Dimension {
@@ -145,7 +146,8 @@ impl Load {
     }
 }
 
-/// Figures of targets and hosts besides their load. The numbers are stored.
+/// Figures of targets and hosts besides their load. Files of the history contain the numbers of the
+/// variants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Measure {

@@ -1,8 +1,8 @@
 //! The history of a cluster: seconds of the last hour, minutes of a month, hours of two years.
 //!
-//! Owns the three tiers, the making of minutes from seconds and of hours from minutes, the bound of
-//! the whole, and the reaction to a full disk. The newest seconds are also in memory, so the page
-//! works while nothing can be written.
+//! Owns the three tiers (seconds, minutes, hours), the sums of frames for the next tier, the limit
+//! of the total size, and the reaction to a full disk. The newest seconds are also in memory, so
+//! the page works while nothing can be written.
 
 use crate::frame::Frame;
 use crate::limits::RECENT_FRAMES;
@@ -22,7 +22,7 @@ const FORMS: [TierForm; 3] = [
     TierForm { name: "minutes", step_ms: MINUTE_MS, file_ms: DAY_MS, keep_ms: 31 * DAY_MS },
     TierForm { name: "hours", step_ms: HOUR_MS, file_ms: 30 * DAY_MS, keep_ms: 731 * DAY_MS },
 ];
-/// Share of each tier in the bound of the whole, in quarters.
+/// Maximum share of each tier in the total size limit, in quarters.
 const QUARTERS: [u64; 3] = [1, 2, 1];
 /// Longest time span of a query that reads the tier of the same index. A query over a longer span
 /// reads the next tier.
@@ -44,9 +44,9 @@ pub struct History {
 pub struct HistoryState {
     /// Bytes in all files.
     pub bytes: u64,
-    /// The bound of the files.
+    /// Maximum number of bytes in all files.
     pub max_bytes: u64,
-    /// The reason why frames are not written. `None` means that they are.
+    /// The reason why frames are not written. `None` means that frames are written.
     pub problem: Option<String>,
 }
 
@@ -112,7 +112,7 @@ impl History {
     /// Writes a frame. While the disk is full, removes the oldest file of the tier with the most
     /// bytes, and tries again.
     fn store(&mut self, index: usize, frame: &Frame) {
-        // Ends, since each turn removes a file.
+        // The loop ends, since each turn removes a file.
         let error = loop {
             match self.tiers[index].append(frame) {
                 Ok(()) => {

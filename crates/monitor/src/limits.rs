@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-/// Maximum number of clients, users, groups and jobs that one frame names, each. The heaviest are
-/// the ones that an administrator looks for; a bound keeps the size of a frame independent of the
-/// number of users.
+/// Maximum number of clients in one frame. The same limit applies to users, to groups and to jobs.
+/// The heaviest are the ones that an administrator looks for; a bound keeps the size of a frame
+/// independent of the number of users.
 pub const MAX_CAUSES: usize = 64;
 /// Number of newest frames that the monitor keeps in memory for the page and the rules: ten
 /// minutes of seconds.

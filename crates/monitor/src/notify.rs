@@ -1,7 +1,7 @@
 //! Sends alerts to the program and the address that the settings name.
 //!
 //! Owns a bounded queue and one task that empties it, so that a slow receiver delays neither the
-//! rounds nor the page. A failed notification is logged and not sent again: the next change is.
+//! rounds nor the page. A failed notification is logged, and is not sent again.
 
 use crate::alerts::Alert;
 use crate::http_client::{HttpRequest, Url, send};

@@ -2,8 +2,8 @@
 //!
 //! No request changes anything, so the server only prevents other web pages from reading the
 //! replies. Without a password only this host can connect, and the header `Host` must name this
-//! host: otherwise a web page elsewhere could give its own name this address and read the replies
-//! in the browser of a user of this host.
+//! host: otherwise a foreign web page could make its own name resolve to this address (DNS
+//! rebinding), and read the replies in the browser of a user of this host.
 
 use crate::live::MonitorState;
 use crate::page::FILES;

@@ -122,7 +122,8 @@ pub fn tables(divisions: &[By], before: Option<&Round>, now: &Round) -> Vec<Vec<
     for figures in now {
         let earlier = before.and_then(|round| round.iter().find(|it| it.node == figures.node));
         if before.is_some() && earlier.is_none() {
-            // The whole past of a service that was just reached is no load of this interval.
+            // The figures of a service that is reached for the first time are its load since its
+            // start, not the load of this interval.
             continue;
         }
         let seconds = seconds(earlier, figures);

@@ -1,4 +1,4 @@
-//! Tests of rows with replies that the test invents.
+//! Tests of rows, with replies that each test makes up.
 
 use super::*;
 use skep_wire::node::{Statistics, StatisticsSeries};

@@ -28,10 +28,10 @@ pub struct Cause {
     pub object: String,
     /// The targets whose requests are slow because of this cause. An empty list means all targets.
     pub targets: Vec<u32>,
-    /// The client that is the cause, or that suffers alone.
+    /// The client that is the cause, or the only client that is slow because of it.
     pub client: Option<u32>,
-    /// Whether the cause has ended within the span of the evidence. Such a cause explains what was
-    /// slow, but is no problem of this moment.
+    /// Whether the cause has ended within the span of the evidence. Such a cause explains why
+    /// operations were slow, but is not a problem any more.
     pub is_over: bool,
     /// The object and the fact, with figures.
     pub what: String,

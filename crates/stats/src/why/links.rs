@@ -110,7 +110,7 @@ impl Links {
     }
 
     /// Whether a client is slow at each server that it shares with other clients: its data move
-    /// slowly against the data of the others there.
+    /// more slowly there than the data of the others.
     fn is_slow_at_each_server(&self, client: u32) -> bool {
         let own = self.pairs.iter().filter(|((it, _), _)| *it == client);
         own.filter(|(_, traffic)| traffic.bytes >= FEWEST_BYTES).all(|((_, server), traffic)| {
@@ -134,8 +134,8 @@ impl Links {
         2 * slow > verdicts.len() || verdicts.is_empty()
     }
 
-    /// Returns the slow links. If clients and servers differ from their peers, only the kind that
-    /// differs most: a client that uses a slow server only looks slow itself.
+    /// Returns the slow links. If both clients and servers are slow, returns only the kind that
+    /// differs more from its peers, since the clients of a slow server look slow too.
     fn slow(&self) -> Vec<End> {
         let all = self.judged().filter_map(|end| Some((end, self.slowness(end)?)));
         let (clients, servers): (Vec<_>, Vec<_>) =

@@ -108,7 +108,7 @@ fn change(evidence: &mut Evidence, target: u32) -> &mut TargetEvidence {
 #[test]
 fn a_healthy_cluster_has_no_cause() {
     assert_eq!(found(&healthy()), []);
-    // Twice as slow as its peers is a matter of chance.
+    // A target may be twice as slow as its peers by chance.
     let mut uneven = healthy();
     change(&mut uneven, 4).kinds.insert("write_chunk".into(), times(100, Stage::Disk, 2 * MS));
     assert_eq!(found(&uneven), []);

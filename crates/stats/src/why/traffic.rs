@@ -2,7 +2,7 @@
 //!
 //! The measure of a link is the number of bytes for each second *in which data moved*: the service
 //! counts the time of simultaneous transfers of a client once (`skep_load_moving_seconds`). So a
-//! client that sends much at once, and whose own data wait for each other, has no slower link.
+//! client does not seem to have a slow link only because its own transfers wait for each other.
 //! Intervals are kept apart, so that a rule can demand that a link is slow in several of them.
 //!
 //! Does not own the judgement (`links`).
@@ -30,8 +30,8 @@ impl Traffic {
     }
 
     /// Adds traffic of the same time at another target or of another client. The transfers may
-    /// overlap or follow each other; this assumes that they overlap, so the sum is never slower
-    /// than the truth.
+    /// overlap or follow each other. This function assumes that they overlap, so the computed rate
+    /// is never lower than the real one.
     pub(super) fn add_beside(&mut self, other: Self) {
         self.bytes = self.bytes.saturating_add(other.bytes);
         self.moving_ns = self.moving_ns.max(other.moving_ns);
