@@ -38,7 +38,8 @@ fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Returns the owner and group to set. `is_required` is false for a group that the user may lack.
+/// Returns the owner and group to set. `is_required` is false for a group to which the user may not
+/// belong.
 fn owner(options: &Options, source: &Metadata) -> (Option<Uid>, Option<Gid>) {
     match (options.owners, is_root()) {
         (false, _) => (None, None),
@@ -91,7 +92,7 @@ pub(crate) fn copy(
     futimens(destination, &times(metadata)).map_err(Failure::of("set the times of the copy"))
 }
 
-/// Passes over a refused change of the group by a user who is not root.
+/// Ignores the error if the user is not root and may not set this group.
 fn allowed(changed: rustix::io::Result<()>) -> Result<(), Failure> {
     match changed {
         Err(Errno::PERM | Errno::INVAL) if !is_root() => Ok(()),
@@ -199,7 +200,7 @@ fn extended(source: &File, destination: &File, is_clean: bool) -> Result<(), Fai
 
 /// Whether a directory gives new entries an access control list.
 pub(crate) fn gives_lists(directory: &File) -> bool {
-    // An error of another kind counts as "yes": then the caller looks at each new entry.
+    // After any other error returns true: the caller then checks each new entry.
     let found = fgetxattr(directory, "system.posix_acl_default", &mut [0_u8; 0]);
     !matches!(found, Err(Errno::NODATA | Errno::OPNOTSUPP))
 }

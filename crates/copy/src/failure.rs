@@ -23,7 +23,7 @@ impl Failure {
         Self { what, error: io::Error::other(reason.into()) }
     }
 
-    /// The source is not the same as at the begin of its copy.
+    /// The source has changed since its copy began.
     pub(crate) fn changed() -> Self {
         Self::because("copy", "a program changed it during the copy; copy it again with --resume")
     }
@@ -34,8 +34,8 @@ impl Failure {
         matches!(self.error.kind(), StorageFull | QuotaExceeded)
     }
 
-    /// Whether a file system has gone, so that every later operation fails too: its mount has
-    /// ended (`ENOTCONN`, `ESHUTDOWN`), or it refuses writes after an error of its device.
+    /// Whether every later operation on the file system fails too: its mount has ended (`ENOTCONN`,
+    /// `ESHUTDOWN`), or it refuses writes after an error of its device.
     pub(crate) fn is_lost(&self) -> bool {
         use rustix::io::Errno;
         let lost = [Errno::NOTCONN, Errno::SHUTDOWN, Errno::ROFS].map(Errno::raw_os_error);

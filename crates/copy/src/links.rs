@@ -141,7 +141,8 @@ impl Links {
     /// Drops all names that wait, when the copy ends early.
     pub(crate) fn forget(&self) {
         let files = std::mem::take(&mut *self.files.lock().expect("no thread panics"));
-        // Names keep directories open, which report problems when they are dropped.
+        // A waiting name keeps its directory open. The last drop of a directory syncs it and
+        // reports its problems, so this thread drops the names after it has released the lock.
         drop(files);
     }
 }

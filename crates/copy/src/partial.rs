@@ -16,7 +16,7 @@ use std::fs::{File, Metadata};
 use std::io::{Read, Write};
 use std::os::unix::fs::MetadataExt;
 
-/// Most bytes of a line of the list: the number of a piece.
+/// Maximum length in bytes of a line of the list, which has the number of a piece.
 const LINE: u64 = 21;
 
 /// An incomplete copy that this run has locked.
@@ -174,7 +174,8 @@ fn continued(
     let read = list.take(limit).read_to_end(&mut text);
     read.map_err(Failure::of("read the list of finished pieces"))?;
     let Some(finished) = finished_pieces(&text, &head, version.len) else { return Ok(None) };
-    // A killed run may have left a part of a line. With a line feed it would be another number.
+    // A killed run may have left a part of a line. A line feed after it would make it the number of
+    // another piece.
     let whole = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |it| it + 1);
     let cut = list.set_len(whole as u64);
     cut.map_err(Failure::of("write the list of finished pieces"))?;

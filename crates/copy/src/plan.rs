@@ -55,7 +55,7 @@ pub fn is_reserved(name: &OsStr) -> bool {
     name.as_bytes().starts_with(RESERVED)
 }
 
-/// Returns the begin of the names of incomplete copies of a name: a hash of 128 bits. No program
+/// Returns the prefix of the names of incomplete copies of `name`: a hash of 128 bits. No program
 /// can find two names with the same hash, so two files never share an incomplete copy.
 fn reserved_names(name: &OsStr) -> String {
     let hash = Sha256::digest(name.as_bytes());

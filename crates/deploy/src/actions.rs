@@ -128,7 +128,7 @@ pub fn script(
             format!("write_file /etc/skep/token 600 <<'END'\n{}\nEND\n", secrets.token.trim())
         }
         Action::Initialise(role) => initialise(host, *role),
-        // A monitor that someone else runs on this host stays.
+        // A monitor on this host that this deployment did not start keeps running.
         Action::Stop(Role::Monitor) => {
             "if is_recorded 'file /etc/skep/monitor.toml'; then stop_service monitor; fi\n".into()
         }

@@ -290,7 +290,7 @@ impl Run<'_> {
         }
     }
 
-    /// Returns the hosts whose services run another program than that of this run.
+    /// Returns the hosts whose services do not run the program that this run installs.
     fn behind(&self, facts: &AllFacts) -> Vec<String> {
         let is_behind = |facts: &Facts| {
             !facts.running.is_empty() && facts.program.as_ref() != Some(&self.program.hash)

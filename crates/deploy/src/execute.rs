@@ -1,6 +1,6 @@
 //! Runs the steps of a plan on many hosts at a time, and reports each step.
 //!
-//! If a step of a host fails, this host does no further step, the other hosts end the phase, and
+//! If a step of a host fails, this host does no further step. The other hosts finish the phase, and
 //! the run ends with the errors of all hosts. Nothing is rolled back: the same command continues.
 
 use crate::actions::{Secrets, script, token_script};

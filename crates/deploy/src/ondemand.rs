@@ -24,7 +24,7 @@ use std::time::Instant;
 const SCRIPT: &str = include_str!("scripts/ondemand.sh");
 /// Shortest secret of a site.
 const SECRET_BYTES: usize = 32;
-/// Largest part of a secret that counts, in bytes.
+/// Maximum number of bytes of a secret that are used.
 const SECRET_LIMIT: u64 = 4096;
 /// Largest number of hosts of one file system.
 const MAX_HOSTS: usize = 1024;
@@ -145,8 +145,8 @@ fn check_hosts(hosts: &[String]) -> Result<()> {
     }
 }
 
-/// Returns the run of a batch job. All hosts of the job compute the same one from the secret that
-/// the site has on each of them, so it needs no way between the hosts.
+/// Returns the run of a batch job. All hosts of the job compute the same token from the site's
+/// secret, which each host has. So no host must send the token to another host.
 ///
 /// # Errors
 /// - `NotFound` if the file with the secret cannot be read.
@@ -313,7 +313,7 @@ impl OnDemand {
         let first = self.hosts.first().map_or("", String::as_str);
         let verb = match command {
             Command::Check => "check",
-            // Clients and tests see the state after a start.
+            // A start also prints the state of the host.
             Command::Start => "start; status",
             Command::Stop => "stop",
             Command::Status => "status",

@@ -139,7 +139,8 @@ pub fn apply(deployment: &Deployment, program: &Program, all: &AllFacts) -> Vec<
         false => vec![Action::FormatCluster],
     });
     phases.add("health", management, |_| vec![Action::AwaitHealth]);
-    // It asks nodes of a formatted cluster, so that it has no alerts from the deployment itself.
+    // The monitor starts when the cluster is formatted, so that the deployment itself causes no
+    // alerts.
     phases.add("monitor", hosts, |host| {
         facts(host).map_or_else(Vec::new, |it| monitor(deployment, host, it))
     });
@@ -227,7 +228,7 @@ fn verify(deployment: &Deployment, phases: &mut Phases) {
         deployment.hosts.iter().filter(|host| host.has(Role::Client)).collect();
     let Some((first, others)) = clients.split_first() else { return };
     phases.add("verify: write", [*first], |_| vec![Action::WriteCheck]);
-    // A single client reads the file itself.
+    // If there is only one client, it reads the file that it has written.
     let readers = if others.is_empty() { &clients[..] } else { others };
     phases.add("verify: read", readers.iter().copied(), |_| vec![Action::ReadCheck]);
     phases.add("verify: remove", [*first], |_| vec![Action::RemoveCheck]);
