@@ -47,7 +47,7 @@ impl World {
         purpose: Purpose,
     ) -> u64 {
         let life = self.life(caller);
-        // The groups have the numbers of their first targets.
+        // The id of each group is the id of its first target.
         let sender = match caller {
             Node::Target(index) => index + 1,
             Node::Storage(index) => self.targets.len() + index + 1,
@@ -176,8 +176,8 @@ impl World {
         }
     }
 
-    /// Executes a write that has waited for other requests. Checks the sender again, who may have
-    /// been removed meanwhile.
+    /// Executes a write that has waited for other requests. Checks the sender again, since it may
+    /// have been removed meanwhile.
     pub(crate) fn serve_write(
         &mut self,
         number: u64,

@@ -108,7 +108,7 @@ impl Current {
 
 #[derive(Debug, Clone)]
 pub(crate) struct Write {
-    /// The handle whose reported end the write changes.
+    /// The handle of the write. The client reports the new end of the file for this handle.
     pub(crate) handle: u64,
     pub(crate) end: u64,
     pub(crate) under_way: usize,

@@ -110,8 +110,8 @@ impl Op {
         }
     }
 
-    /// Returns the request that opens a file again which this request opened, with this reply, in a
-    /// session that was lost. `None` means that the request did not open a file.
+    /// This request, with this reply, was executed in a session that was lost. Returns the request
+    /// that opens its file again. `None` means that the request did not open a file.
     pub(crate) fn open_again(&self, reply: &[u8]) -> Option<Self> {
         let open = match self {
             Self::Create(it) if it.open != md::OpenMode::No => it.open,

@@ -42,8 +42,8 @@ pub(crate) struct TargetProcess {
     pub(crate) resumes_at: Option<Lsn>,
     /// Last record that the target has synced, for a planted bug.
     pub(crate) synced: Lsn,
-    /// The last record of the group's log, and the new epoch, whenever a member went on without
-    /// records that the other one may still have.
+    /// One entry for each time when a member continued without records that the other member may
+    /// still have: the last record of the group's log, and the new epoch.
     pub(crate) ends: Vec<(Lsn, Epoch)>,
     pub(crate) stopped: Option<StoppedState>,
     pub(crate) disk: LogDisk,

@@ -390,7 +390,8 @@ impl Witness {
                         return Err(format!("{op:?} was answered and lost by a take-over"));
                     }
                 }
-                // Not `lost`: no reply of this record may be in flight.
+                // The reply is not added to `lost`, since no reply of such a record may be in
+                // flight.
                 instance.committed = None;
             }
         }

@@ -346,7 +346,7 @@ impl World {
         true
     }
 
-    /// Returns a number that no process of a backup and no request to one has had before.
+    /// Returns a new number for a process of a backup, or for a request to a backup.
     pub(crate) fn new_life(&mut self) -> u64 {
         self.last_life += 1;
         self.last_life

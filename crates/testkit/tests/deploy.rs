@@ -255,7 +255,7 @@ fn cluster_is_deployed_extended_upgraded_and_destroyed() {
     assert_eq!(failures, "", "no operation failed");
     c1.run("rm /srv/stop /srv/ended /srv/data /srv/count").expect_success();
 
-    // The file moves the monitor, and turns it off.
+    // A changed hosts file first moves the monitor to another host, and later turns it off.
     let hosts = format!("{base}{s3}");
     site.write(
         &hosts.replace("[\"storage\"]\nstorage_disks", "[\"storage\", \"monitor\"]\nstorage_disks"),

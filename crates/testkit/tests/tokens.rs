@@ -29,7 +29,8 @@ fn token_is_replaced_and_revoked_under_a_mounted_cluster() {
     let old_id = text(&listed(&management)[0]["id"]);
     files::write(cluster.path().join("before"), "before");
 
-    // The former token is accepted until it is revoked. So is the new one, by management alone.
+    // All services accept the former token until it is revoked. Only management accepts the new
+    // token until it is installed elsewhere.
     let replaced = ["token", "replace", "--directory", &management, "--output", "json"];
     let replaced = serde_json::from_str(&skep(replaced).expect_success()).expect("JSON");
     check("token-replace", &replaced);
