@@ -95,7 +95,7 @@ impl Contents {
         entry.into_iter().chain(self.removed).find(|position| position.index == index)
     }
 
-    /// Checks that records may be written: each of them could be applied after the ones before it.
+    /// Checks that records may be written: each of them can be applied after the records before it.
     fn check(&self, records: &[LogRecord]) -> Result<()> {
         let mut last = self.last();
         // Positions of the entries that the records append.

@@ -62,7 +62,7 @@ fn storage_passes_the_tests_of_the_library() {
     openraft::testing::Suite::test_all(Stores).unwrap();
 }
 
-/// The members that run, and the ones that are cut off.
+/// The members that run, and the members that are disconnected.
 #[derive(Default)]
 struct Network {
     members: RefCell<BTreeMap<u64, Rc<Member<Commands>>>>,
@@ -339,7 +339,7 @@ fn directory_that_lacks_a_file_of_its_member_is_refused() {
         let (log, snapshot) = ("raft-log", "raft-snapshot");
         let path = |name| group.directories[0].path().join(name);
         until("the log has removed entries", || {
-            // To open a log writes to it, so the test opens a copy.
+            // The opening of a log writes to it, so the test opens a copy.
             let copy = tempfile::tempdir().unwrap();
             std::fs::copy(path(log), copy.path().join(log)).unwrap();
             LogFile::open(copy.path(), CLUSTER, 1).is_ok_and(|log| log.removed().is_some())

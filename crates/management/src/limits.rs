@@ -5,8 +5,8 @@ use std::time::Duration;
 /// Number of logged commands at which management replaces the log by a snapshot. Bounds the log
 /// that the next start has to read.
 pub(crate) const COMMANDS_PER_SNAPSHOT: usize = 1024;
-/// Maximum number of waiting `GetMap` requests. Management replies to further ones at once that
-/// there is no newer map.
+/// Maximum number of waiting `GetMap` requests. If more requests arrive, management replies to them
+/// at once that there is no newer map.
 pub(crate) const MAX_WAITING: usize = 200_000;
 /// Silence of a server after which an administrator may give up its targets as lost. A restart of a
 /// host, or of a switch, takes less.

@@ -33,7 +33,7 @@ const EXAMPLES: &[Example] = &[
 /// Shortest interval: the replies themselves take a few milliseconds.
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The kind of objects with one line of figures each.
+/// The kind of objects that the lines of figures are about, one line for each object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Division {
     /// Services

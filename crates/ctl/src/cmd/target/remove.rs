@@ -159,8 +159,9 @@ fn refuse_open(target: &Target) -> Result<()> {
 }
 
 /// Checks twice that nothing uses the group of a target. During both checks, every metadata target
-/// has a map in which the target is closed, so it places no more files there. A file that it placed
-/// earlier is in the second list, or in a prepared transaction.
+/// has a map in which the target is closed, so it places no more files there. A file that the
+/// metadata target placed there before that is found by the second check, or is in a prepared
+/// transaction.
 async fn await_unused(access: &Access, map: &ClusterMap, target: &Target) -> Result<()> {
     let Some(group) = map.group_of(target.id).map(|group| group.id) else { return Ok(()) };
     let deadline = skep_env::now() + PATIENCE;
