@@ -323,7 +323,7 @@ fn inline_write_needs_no_report() {
 }
 
 #[test]
-fn marks_of_each_start_are_kept_until_they_are_synced() {
+fn newest_inline_mark_of_each_start_stays_until_its_sync() {
     let state = opened(0);
     let writing = state.try_write().unwrap();
     for (start, record) in [(2, 30), (1, 9), (2, 20), (1, 11)] {

@@ -134,7 +134,7 @@ mod tests {
     const BACKUP: TargetId = TargetId::new(2);
 
     #[test]
-    fn records_of_one_member_are_held_when_appended() {
+    fn record_of_a_group_of_one_is_held_once_it_is_appended() {
         let mut group = Watermarks::new(progress(5, 5), lsn(3), []);
         assert_eq!((group.held(), group.safe()), (lsn(5), lsn(5)));
         group.append(lsn(7));
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn new_epoch_counts_only_new_reports() {
+    fn progress_reported_in_an_earlier_epoch_does_not_count() {
         let mut group = Watermarks::new(progress(0, 0), lsn(0), [BACKUP]);
         group.append(lsn(4));
         group.acknowledge(BACKUP, progress(4, 4));
@@ -188,7 +188,7 @@ mod tests {
         /// In any order of events, the watermarks never fall, and as long as the members stay the
         /// same, they are exactly the least progress of all.
         #[test]
-        fn watermarks_are_the_least_progress(
+        fn watermarks_equal_the_least_progress_of_all_members(
             steps in proptest::collection::vec((0_u8..5, 0_u64..4, 0_u64..6, 0_u64..6), 1..200),
             members in 0_u32..3,
         ) {

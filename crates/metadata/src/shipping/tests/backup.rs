@@ -164,7 +164,7 @@ fn wait_for_a_sync_ends_with_the_sync() {
 }
 
 #[test]
-fn oldest_of_too_many_waits_gets_its_reply() {
+fn too_many_waits_for_syncs_end_the_oldest_wait() {
     let mut member = Member::begin(3);
     let wait = AwaitLogSync { epoch: Epoch::new(3), synced: Lsn::default() };
     let waits = (0..=MAX_SYNC_WAITS as u64).map(|number| arrival(number, 3, &wait));

@@ -197,7 +197,7 @@ proptest::proptest! {
 }
 
 #[test]
-fn several_requests_are_under_way_and_bounded() {
+fn number_of_shipping_requests_under_way_is_bounded() {
     let mut pair = Pair::begin(0, 0, 0);
     assert_eq!(pair.ship(Duration::ZERO), 1, "one request asks where to begin");
     pair.append();
@@ -281,7 +281,7 @@ fn lost_records_are_shipped_again_while_waits_are_answered() {
 /// The primary had no new record to ship. So it sent no `ShipLog`, and the backup did not confirm
 /// the last record again.
 #[test]
-fn restarted_backup_is_compared_without_new_records() {
+fn restarted_backup_is_compared_even_without_a_new_record() {
     let mut pair = Pair::begin(0, 0, 0);
     pair.ship(Duration::ZERO);
     pair.advance(Duration::ZERO, Duration::ZERO);

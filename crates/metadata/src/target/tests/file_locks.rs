@@ -116,7 +116,7 @@ fn a_wait_is_refused_when_its_own_session_ends() {
 
 /// A request on an abandoned connection may arrive after its repetition on a new connection.
 #[test]
-fn both_of_two_polls_for_one_wait_are_answered() {
+fn two_polls_for_one_wait_both_get_a_reply() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
     assert!(story.locks(1, (0, 2), exclusive(inode, 5)));

@@ -5,7 +5,7 @@ use super::*;
 /// Before the fix, a target with too many waiting operations refused all further requests,
 /// including the decision for which some of these operations waited. So they waited forever.
 #[test]
-fn requests_that_release_others_are_never_refused() {
+fn requests_that_end_waits_of_others_are_never_refused() {
     let limits = Limits { parked: 1, ..Limits::default() };
     let mut story = Story::begin_with(limits);
     let inode = story.create(1, (0, 1));
