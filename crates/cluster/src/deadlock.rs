@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn wait_that_one_of_two_replies_lacks_closes_no_cycle() {
+    fn wait_missing_in_one_of_two_replies_closes_no_cycle() {
         let first = waits(&[(1, &[2]), (2, &[1, 3])]);
         assert!(first.gives_way(party(2), 2));
         // The second reply has a different holder.

@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn jump_of_starts_begins_a_new_range() {
+    fn version_contains_the_number_of_the_start() {
         let mut versions = VersionSequence::default();
         let before = versions.next(3);
         assert_eq!(versions.next(MAX_STARTS).raw(), MAX_STARTS << 40);

@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_notification_after_wait_and_before_the_poll_counts() {
+    fn notification_between_a_wait_and_its_first_poll_wakes_it() {
         block_on(async {
             let notify = SharedNotify::default();
             let wait = notify.wait();

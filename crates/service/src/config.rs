@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unreadable_file_is_named() {
+    fn error_names_an_unreadable_configuration_file() {
         let missing = load::<Sample>(Some(Path::new("/nowhere.toml")), &[]).unwrap_err();
         assert!(missing.context().contains("/nowhere.toml: No such file"), "{missing}");
         // Values that the file may have are not reported as missing.

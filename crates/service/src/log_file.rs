@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_event_is_one_line() {
+    fn log_event_takes_one_line() {
         let check = |event: &[u8], expected: &str| {
             assert_eq!(String::from_utf8_lossy(&one_line(event)), expected);
         };

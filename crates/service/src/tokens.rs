@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn running_process_takes_a_replaced_token() {
+    fn running_process_uses_a_replaced_token() {
         let parent = tempfile::tempdir().unwrap();
         let path = service(parent.path(), &token(1));
         let secrets = load_token(&path).unwrap().secrets;

@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn end_of_a_target_leaves_the_others_of_its_loop() {
+    fn targets_of_a_loop_continue_when_one_of_them_ends() {
         let loops = Arc::new(EventLoops::with_limit(1));
         let (failing, other) = (Target::start(&loops, 7), Target::start(&loops, 7));
         let error = failing.end_with(Err(Error::new(ErrorCode::Io, "no disk"))).unwrap_err();
@@ -262,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn target_gets_the_loop_of_one_that_has_ended() {
+    fn new_target_reuses_the_loop_of_an_ended_target() {
         let loops = Arc::new(EventLoops::with_limit(3));
         let (one, other) = (Target::start(&loops, 7), Target::start(&loops, 7));
         let thread = one.thread;

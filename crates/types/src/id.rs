@@ -179,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn inode_id_joins_and_splits() {
+    fn inode_id_contains_its_shard_and_number() {
         let id = InodeId::from_parts(ShardId::new(0xABCD), 77);
         assert_eq!((id.shard().raw(), id.number()), (0xABCD, 77));
         assert_eq!(id.to_string(), "ABCD-4D");

@@ -351,7 +351,7 @@ proptest! {
     }
 
     #[test]
-    fn commands_keep_the_invariants(commands in prop::collection::vec(any_command(), 1..60)) {
+    fn each_command_keeps_all_invariants(commands in prop::collection::vec(any_command(), 1..60)) {
         let mut state = ClusterState::new(ClusterId::new([7; 16]));
         let mut identities = std::collections::BTreeMap::new();
         for command in commands {

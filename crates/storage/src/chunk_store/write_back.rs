@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_errors_after_its_begin_can_lose_pages() {
+    fn write_back_that_has_not_begun_loses_no_pages() {
         let may = |kind: io::ErrorKind| may_lose_pages(&kind.into());
         assert!(may(io::ErrorKind::StorageFull) && may(io::ErrorKind::Other));
         assert!(!may(io::ErrorKind::Interrupted) && !may(io::ErrorKind::InvalidInput));
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_throttled_write_makes_the_disk_slow_for_a_moment() {
+    fn throttled_write_marks_the_disk_as_slow_for_a_moment() {
         let (load, start) = (DiskLoad::default(), Duration::from_secs(1));
         load.wrote(start, start + SLOW_WRITE);
         assert!(!load.is_slow(start));

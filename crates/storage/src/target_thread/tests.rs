@@ -216,7 +216,7 @@ fn target_keeps_its_data_over_a_clean_restart() {
 }
 
 #[test]
-fn connection_replaces_only_the_one_on_its_channel() {
+fn new_connection_closes_only_the_old_one_of_its_channel() {
     run(|dir| async move {
         let (thread, without) = started(&dir).await;
         let channel = Channel::random();

@@ -131,7 +131,7 @@ fn tamper_with(path: &Path, at: u64, bytes: &[u8]) {
 }
 
 #[test]
-fn rewriting_costs_one_record_between_two_cleanings() {
+fn rewritten_region_is_recorded_once_until_it_is_cleaned() {
     run(|dir| async move {
         let store = open(&dir);
         write(&store, key(1), 0, &pattern(1, 100_000)).await.unwrap();
