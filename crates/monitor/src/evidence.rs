@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn newest_evidence_is_short_and_older_one_bounded() {
+    fn evidence_of_the_monitor_is_bounded_in_time() {
         let mut book = EvidenceBook::default();
         let end = 2 * EVIDENCE_PIECES as u64 * EVIDENCE_PIECE_MS;
         for now_ms in (1_000..=end).step_by(1_000) {

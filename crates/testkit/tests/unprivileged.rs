@@ -132,7 +132,7 @@ fn user_mounts_allow_others_if_fuse_conf_does() {
 /// This test checks no statement of Semantics. It checks that mount(8), the helper and
 /// `fusermount3` work together.
 #[test]
-fn an_ordinary_user_mounts_a_line_of_fstab_with_user() {
+fn fstab_line_with_user_can_be_mounted_by_ordinary_users() {
     let cluster = cluster_with_a_home();
     let token = cluster.data().join("management/join-token").display().to_string();
     let use_it = "mount $PWD/mnt && echo mine >mnt/nobody/file && cat mnt/nobody/file; \

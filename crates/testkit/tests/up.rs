@@ -25,7 +25,7 @@ fn text(value: &Value) -> &str {
 ///
 /// Command: skep node list, skep target list, skep health df, skep health check.
 #[test]
-fn all_lists_show_the_default_shape() {
+fn lists_show_all_parts_of_a_cluster_of_default_shape() {
     let cluster = Cluster::start(Shape::default());
     let nodes = cluster.skep_list(&["node", "list"]);
     let names: Vec<&str> = nodes.iter().map(|node| text(&node["name"])).collect();

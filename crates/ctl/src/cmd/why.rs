@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn values_keep_two_digits_and_their_unit() {
+    fn values_are_shown_with_two_digits_and_a_unit() {
         let shown = [0.02, 0.4, 12.3, 25_000.0].map(milliseconds);
         assert_eq!(shown, ["20 us", "0.4 ms", "12 ms", "25 s"]);
     }

@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn comments_name_commands_in_lists() {
+    fn commands_are_found_in_lists_in_comments() {
         let names = |comment| run_commands(comment).collect::<Vec<_>>();
         assert_eq!(names("/// Command: skep lock list."), ["skep lock list"]);
         assert_eq!(names("/// Command: skep up, skep down"), ["skep up", "skep down"]);
@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn comments_name_statements_in_lists() {
+    fn statements_are_found_in_lists_in_comments() {
         let numbers = |comment| tested(comment).collect::<Vec<_>>();
         assert_eq!(numbers("/// Semantics 1.4: also between"), ["1.4"]);
         assert_eq!(numbers("//! Semantics 1.4, 2.10 and 3.1."), ["1.4", "2.10", "3.1"]);

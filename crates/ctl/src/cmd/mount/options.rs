@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn a_timeout_is_a_number_of_seconds() {
+    fn attribute_timeout_must_be_a_bounded_number_of_seconds() {
         assert_eq!(timeout("nosuid").unwrap(), None);
         assert_eq!(timeout("attribute_timeout=0").unwrap(), Some(Duration::ZERO));
         assert_eq!(timeout("attribute_timeout=3600").unwrap(), Some(Duration::from_secs(3600)));
