@@ -212,8 +212,15 @@ where
                     start.mount_point,
                 ),
             };
-            let started = move |ok| {
-                let _ = started_events.send(if ok { Event::Ready } else { Event::Refused });
+            let fd = Arc::clone(&start.fd);
+            let started = move |ok: bool| {
+                // Ports also end if another program has unmounted the file system already. Other
+                // workers may have served requests by then, so this is not a refusal.
+                let is_refused = !ok && kernel::is_connected(&fd);
+                let _ = started_events.send(match is_refused {
+                    true => Event::Refused,
+                    false => Event::Ready,
+                });
             };
             match start.features.transport {
                 TransportKind::Uring => {

@@ -42,6 +42,15 @@ pub(crate) fn set_nonblocking(fd: &OwnedFd) -> io::Result<()> {
     checked(result as isize).map(|_| ())
 }
 
+/// Whether the kernel still has the connection of a mounted file system. The connection ends when
+/// the last mount of the file system is unmounted or aborted.
+pub(crate) fn is_connected(fd: &OwnedFd) -> bool {
+    let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events: 0, revents: 0 };
+    // SAFETY: one entry, which outlives the call. The call does not wait.
+    let count = unsafe { libc::poll(&raw mut poll, 1, 0) };
+    count >= 0 && poll.revents & libc::POLLERR == 0
+}
+
 /// Opens `/dev/fuse`.
 pub(crate) fn open_device() -> io::Result<OwnedFd> {
     Ok(std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse")?.into())

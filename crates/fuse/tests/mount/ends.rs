@@ -19,6 +19,7 @@ pub(crate) const TESTS: &[Test] = &[
         a_signal_that_does_not_kill_interrupts_nothing,
     ),
     ("auto_uses_the_best_transport", auto_uses_the_best_transport),
+    ("unmount_during_the_start_is_no_failure", unmount_during_the_start_is_no_failure),
 ];
 
 fn an_unmount_from_outside_ends_the_server(transport: &str) {
@@ -27,6 +28,25 @@ fn an_unmount_from_outside_ends_the_server(transport: &str) {
     assert!(Command::new("umount").arg(&it.path).status().unwrap().success());
     assert!(it.end().success());
     assert!(!is_mounted(&it.path));
+}
+
+/// One worker may serve requests while another one has not reported yet that it is ready. An
+/// unmount at that moment must not count as a transport that the kernel has refused.
+fn unmount_during_the_start_is_no_failure(transport: &str) {
+    for _ in 0..10 {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path();
+        let mut it = std::thread::scope(|scope| {
+            let start = scope.spawn(|| Mounted::start(transport, path));
+            wait_until("the directory is mounted", || is_mounted(path));
+            // Waits until a worker serves the request.
+            fs::read_dir(path).unwrap();
+            assert!(Command::new("umount").arg(path).status().unwrap().success());
+            start.join().unwrap().expect("the server reports that the mount was ready")
+        });
+        assert!(it.end().success());
+        assert!(!is_mounted(path));
+    }
 }
 
 fn a_signal_unmounts(transport: &str) {
