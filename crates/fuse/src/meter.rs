@@ -78,7 +78,7 @@ impl Meter {
 }
 
 /// Returns the name of an opcode in metrics, such as `set_attr`.
-fn name_of(opcode: u32) -> Option<String> {
+pub(crate) fn name_of(opcode: u32) -> Option<String> {
     let name = format!("{:?}", Opcode::from_number(opcode)?);
     let mut shown = String::new();
     for letter in name.chars() {

@@ -7,6 +7,7 @@ mod attributes;
 mod listing;
 
 use crate::errno;
+use crate::meter;
 use attributes::{
     STATX_SPARE_BYTES, attributes_out, blocks, entry, guessed_blocks, stat_fs, statx,
 };
@@ -163,7 +164,8 @@ impl Failure {
             Self::Errno(errno) => *errno,
             Self::Error(error) => {
                 if errno::is_trouble(error.code()) {
-                    tracing::warn!(opcode, %node, "a request of the kernel failed: {error}");
+                    let operation = meter::name_of(opcode).unwrap_or_default();
+                    tracing::warn!("{operation} of inode {node} failed: {error}");
                 }
                 errno::errno(error.code())
             }

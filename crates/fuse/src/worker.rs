@@ -29,16 +29,19 @@
 //! A cancelled receive may still fill its buffer. So the worker writes a reply, or returns memory
 //! to the kernel, only after all other handles to that memory are gone.
 
+mod long_waits;
+
 use crate::callers::Sender;
 use crate::context::Context;
 use crate::file_system::FileSystem;
 use crate::limits;
-use crate::meter::Meter;
+use crate::meter::{self, Meter};
 use crate::ops;
 use crate::origin::Origins;
 use crate::reply::{self, EncodedReply, Failure, Validity};
 use crate::request::RawRequest;
 use crate::waits::{Caller, WaitEvent};
+use long_waits::{LongWaits, UnansweredRequest};
 use skep_client::with_origin;
 use skep_env::local::Notify;
 use skep_env::{Buf, Mailbox, Task};
@@ -80,6 +83,8 @@ pub(crate) trait Port: 'static {
 #[derive(Clone, Copy, Debug)]
 struct RequestUnderWay {
     unique: u64,
+    opcode: u32,
+    node: InodeId,
     pid: u32,
     may_be_dropped: bool,
     /// Whether a program may wait for the reply although the thread that sent the request has
@@ -251,6 +256,8 @@ async fn serve<F: FileSystem, P: Port>(
                 let pid = request.header.pid;
                 slot.current.set(Some(RequestUnderWay {
                     unique,
+                    opcode,
+                    node,
                     pid,
                     may_be_dropped: parsed.may_be_dropped(),
                     may_be_asynchronous: parsed.may_be_asynchronous(),
@@ -334,27 +341,64 @@ fn release_killed<F: FileSystem, P: Port>(
     slot.task.replace(Some(task));
 }
 
-/// Checks the callers of requests that were already in flight at the previous check. Sleeps while
-/// no request is in flight.
+/// A request that was under way at an earlier check.
+#[derive(Clone, Copy, Debug)]
+struct SeenRequest {
+    unique: u64,
+    sender: Sender,
+    /// Time of the first check that found the request.
+    since: Duration,
+}
+
+/// Checks the callers of requests that were already in flight at the previous check, and logs
+/// requests that have waited for a long time. Sleeps while no request is in flight.
 async fn watch_callers<F: FileSystem, P: Port>(worker: Rc<Worker<F, P>>) {
-    let mut seen: Vec<(u64, Sender)> = Vec::new();
+    let mut seen: Vec<SeenRequest> = Vec::new();
+    let mut long_waits = LongWaits::default();
     loop {
         if worker.slots.borrow().iter().all(|slot| slot.current.get().is_none()) {
+            log_waits(&mut long_waits, &[]);
             worker.is_watched.set(false);
             worker.begun.wait().await;
         }
         skep_env::sleep(limits::CALLER_CHECK).await;
         let before = std::mem::take(&mut seen);
         let slots = worker.slots.borrow().clone();
+        let lock_waits = worker.context.waits.requests();
+        let mut unanswered = Vec::new();
         for slot in &slots {
             let Some(current) = slot.current.get() else { continue };
-            match before.iter().find(|(unique, _)| *unique == current.unique) {
-                Some((_, sender)) if sender.is_being_killed(current.may_be_asynchronous) => {
+            match before.iter().find(|known| known.unique == current.unique) {
+                Some(known) if known.sender.is_being_killed(current.may_be_asynchronous) => {
                     release_killed(&worker, slot, current);
                 }
-                Some(known) => seen.push(*known),
-                None => seen.push((current.unique, Sender::of(current.pid))),
+                Some(known) => {
+                    seen.push(*known);
+                    if !lock_waits.contains(&current.unique) {
+                        unanswered.push(unanswered_request(&current, known.since));
+                    }
+                }
+                None => {
+                    let (unique, sender) = (current.unique, Sender::of(current.pid));
+                    seen.push(SeenRequest { unique, sender, since: skep_env::now() });
+                }
             }
         }
+        log_waits(&mut long_waits, &unanswered);
+    }
+}
+
+fn unanswered_request(current: &RequestUnderWay, since: Duration) -> UnansweredRequest {
+    UnansweredRequest {
+        operation: meter::name_of(current.opcode).unwrap_or_default(),
+        inode: current.node,
+        pid: current.pid,
+        age: skep_env::now().saturating_sub(since),
+    }
+}
+
+fn log_waits(long_waits: &mut LongWaits, unanswered: &[UnansweredRequest]) {
+    if let Some(line) = long_waits.line(unanswered, skep_env::now()) {
+        tracing::warn!("{line}");
     }
 }

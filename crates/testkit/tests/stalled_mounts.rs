@@ -1,5 +1,6 @@
-//! A mount whose reads stand still: `skep health check` names the mount, the target for which it
-//! waits, and since when; with `--watch`, it prints the beginning and the end of the outage.
+//! Mounts whose requests stand still: `skep health check` names the mount, the target for which it
+//! waits, and since when; with `--watch`, it prints the beginning and the end of the outage. The log
+//! of the mount names the request that has waited longest.
 
 use serde_json::Value;
 use skep_testkit::schema::check;
@@ -103,4 +104,32 @@ fn mount_that_waits_for_a_target_is_reported_until_it_goes_on() {
     assert_eq!(changes[1]["change"], "ends");
     assert_eq!(changes[0]["what"].as_str().map(|it| it.contains(&name)), Some(true));
     second.unmount();
+}
+
+/// A truncation waits at metadata, which waits for the storage target. The mount itself asks no
+/// service that does not answer, and its log still explains the program that hangs.
+#[test]
+fn log_of_a_mount_names_a_request_that_waits_at_metadata() {
+    let cluster = Cluster::start(Shape::small());
+    let file = cluster.path().join("file");
+    files::write(&file, vec![7; 1 << 20]);
+    files::sync_all(&files::open(&file));
+    let target = cluster.entry_info(&file).first_component().targets()[0];
+    let targets = cluster.skep_list(&["target", "list"]);
+    let target = targets.iter().find(|it| it["id"] == target).expect("its target");
+    let directory = Path::new(target["path"].as_str().expect("a path"));
+    let away = directory.with_extension("away");
+    files::rename(directory, &away);
+    cluster.processes("storage").iter().for_each(|process| process.kill());
+
+    let mut program = Command::new("truncate");
+    let mut program = program.args(["-s", "1"]).arg(&file).spawn().expect("truncate");
+    let log = || files::read_to_string(cluster.data().join("logs/mount.log"));
+    let waits = format!("by process {}, for 5 s", program.id());
+    wait_for("the wait is logged", PATIENCE, || log().contains(&waits).then_some(()));
+    files::rename(&away, directory);
+    let status = wait_for("the program ends", PATIENCE, || program.try_wait().expect("ours"));
+    assert!(status.success(), "{status}");
+    let end = "all requests that had waited for more than 5 s have been answered";
+    wait_for("the end of the wait is logged", PATIENCE, || log().contains(end).then_some(()));
 }

@@ -6,9 +6,14 @@ use crate::context::Context;
 use crate::file_system::FileSystem;
 use crate::reply::Failure;
 use skep_types::{FileKind, PatternRequest};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Name of the environment variable.
 const PATTERN_VARIABLE: &str = "SKEP_PATTERN";
+
+/// The process of the last line about an invalid pattern. A process that tries to create many files
+/// gets one line, unless other processes with invalid patterns come between.
+static LAST_LOGGED: AtomicU32 = AtomicU32::new(0);
 
 /// Returns the stripe pattern that the environment of a process requests for the new files of the
 /// process. `/proc` shows only the environment that the program had at its start.
@@ -31,8 +36,13 @@ pub(crate) fn pattern<F: FileSystem>(
     match context.file_system.read_pattern(text) {
         Ok(pattern) => Ok(Some(pattern)),
         Err(error) => {
-            let shown = text.escape_ascii();
-            tracing::debug!("process {pid} has an invalid {PATTERN_VARIABLE} '{shown}': {error}");
+            if LAST_LOGGED.swap(pid, Ordering::Relaxed) != pid {
+                let shown = text.escape_ascii();
+                tracing::warn!(
+                    "process {pid} cannot create files: its environment variable \
+                     {PATTERN_VARIABLE} is '{shown}': {error}"
+                );
+            }
             Err(Failure::Errno(libc::EINVAL))
         }
     }

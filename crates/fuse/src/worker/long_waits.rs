@@ -1,0 +1,95 @@
+//! Log lines about requests of the kernel that have not been answered for a long time, so that the
+//! log of a mount explains a program that hangs.
+//!
+//! Owns the decision when a line is due, and its text. Does not own the list of requests under way
+//! (`worker.rs`), nor the line about a slow request after its end (`meter.rs`). Requests that wait
+//! for file locks are not counted: their purpose is to wait.
+
+use skep_types::InodeId;
+use std::time::Duration;
+
+/// Time without a reply after which a request is worth a line.
+const WORTH_A_LINE: Duration = Duration::from_secs(5);
+/// Interval of the lines while requests keep waiting.
+const REPEAT: Duration = Duration::from_secs(60);
+
+/// A request that the mount has not answered yet.
+#[derive(Clone, Debug)]
+pub(super) struct UnansweredRequest {
+    /// Name of the operation, such as `open`.
+    pub(super) operation: String,
+    pub(super) inode: InodeId,
+    pub(super) pid: u32,
+    /// Time since the worker took the request from the kernel.
+    pub(super) age: Duration,
+}
+
+/// The lines that one worker has logged.
+#[derive(Debug, Default)]
+pub(super) struct LongWaits {
+    /// Time of the last line about requests that wait. `None` means that the last line reported
+    /// the end of the waits, or that there was no line.
+    last_line: Option<Duration>,
+}
+
+impl LongWaits {
+    /// Returns the line that is due at `now`, if any. `unanswered` has all requests under way
+    /// except those that wait for locks, in any order.
+    pub(super) fn line(
+        &mut self,
+        unanswered: &[UnansweredRequest],
+        now: Duration,
+    ) -> Option<String> {
+        let is_long = |request: &&UnansweredRequest| request.age >= WORTH_A_LINE;
+        let count = unanswered.iter().filter(is_long).count();
+        let Some(oldest) = unanswered.iter().filter(is_long).max_by_key(|it| it.age) else {
+            let text = "all requests that had waited for more than 5 s have been answered";
+            return self.last_line.take().map(|_| text.to_owned());
+        };
+        if self.last_line.is_some_and(|last| now.saturating_sub(last) < REPEAT) {
+            return None;
+        }
+        self.last_line = Some(now);
+        let UnansweredRequest { operation, inode, pid, age } = oldest;
+        let requests = match count {
+            1 => "1 request of a program has".to_owned(),
+            _ => format!("{count} requests of programs have"),
+        };
+        Some(format!(
+            "{requests} waited for more than 5 s; the oldest is {operation} of inode {inode} by \
+             process {pid}, for {} s; `skep health check` shows the service or target that does \
+             not answer",
+            age.as_secs()
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn unanswered(pid: u32, seconds: u64) -> UnansweredRequest {
+        UnansweredRequest {
+            operation: "open".into(),
+            inode: InodeId::new(9),
+            pid,
+            age: Duration::from_secs(seconds),
+        }
+    }
+
+    #[test]
+    fn long_wait_is_logged_once_a_minute_and_at_its_end() {
+        let mut waits = LongWaits::default();
+        let mut line = |requests: &[UnansweredRequest], at| {
+            waits.line(requests, Duration::from_secs(at)).unwrap_or_default()
+        };
+        assert_eq!(line(&[unanswered(7, 4)], 104), "");
+        let first = line(&[unanswered(7, 5), unanswered(8, 6), unanswered(9, 1)], 105);
+        assert!(first.starts_with("2 requests of programs have waited"), "{first}");
+        assert!(first.contains("by process 8, for 6 s"), "{first}");
+        assert_eq!(line(&[unanswered(7, 64)], 164), "");
+        assert!(line(&[unanswered(7, 65)], 165).starts_with("1 request of a program has waited"));
+        assert!(line(&[unanswered(9, 1)], 166).starts_with("all requests"));
+        assert_eq!(line(&[], 167), "");
+    }
+}
