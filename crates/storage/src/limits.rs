@@ -38,6 +38,8 @@ pub(crate) const SYNC_EACH_UP_TO: usize = 32;
 /// Maximum number of syncs or removals in flight: enough that they share one commit of the file
 /// system's journal.
 pub(crate) const PARALLEL_SYNCS: usize = 32;
+/// Interval of the lines in the log about writes that a full target refuses.
+pub(crate) const FULL_LOG_INTERVAL: Duration = Duration::from_secs(60);
 /// Maximum age of the free-space value. An older value is read again.
 pub(crate) const SPACE_VALID: Duration = Duration::from_secs(1);
 /// Divisor of the file system's size: one byte in `RESERVE_DIVISOR` is kept free for the target's

@@ -60,6 +60,11 @@ impl ServingNode {
         let address = stream.peer();
         let peer = match authenticate(&stream, &identity, incarnation, is_served).await {
             Ok(peer) => peer,
+            // The peer tries again as long as its map names this node. Why the target is not
+            // served is in the log already, and in the health of the target.
+            Err(error) if error.code() == ErrorCode::StaleMap => {
+                return tracing::debug!("refused a connection from {address}: {error}");
+            }
             Err(error) => return refusals.note(address, error),
         };
         drop(ticket);

@@ -93,6 +93,8 @@ pub(super) struct RunningTarget {
     /// Whether an administrator takes the target out of the node.
     is_leaving: Cell<bool>,
     probes: Probes,
+    /// Whether the last report called the target hung.
+    is_hung: Cell<bool>,
     /// The capacity in the last report.
     capacity: Cell<Capacity>,
 }
@@ -115,8 +117,19 @@ impl RunningTarget {
         } else {
             TargetHealth::default()
         };
-        if health.condition != Condition::Hung {
+        let is_hung = health.condition == Condition::Hung;
+        if !is_hung {
             self.capacity.set(capacity(&self.path, reserve));
+        }
+        let (target, path) = (self.target, self.path.display());
+        match (self.is_hung.replace(is_hung), is_hung) {
+            (false, true) => tracing::warn!(
+                "target {target} ({path}) hangs: {}; its requests wait. Check the disk and the \
+                 log of the kernel",
+                health.problem
+            ),
+            (true, false) => tracing::warn!("target {target} ({path}) answers again"),
+            _ => {}
         }
         TargetReport { target: self.target, capacity: self.capacity.get(), health }
     }
@@ -248,6 +261,7 @@ impl ServingNode {
             is_ready: Cell::new(false),
             is_leaving: Cell::new(false),
             probes: Probes::default(),
+            is_hung: Cell::new(false),
             capacity: Cell::default(),
         });
         Ok(())

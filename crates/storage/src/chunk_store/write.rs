@@ -185,7 +185,16 @@ impl ChunkStore {
         self.record_overwrite(cached.iter().map(|region| &**region)).await
     }
 
+    /// Returns the error of a write that needs more space than the target has, and logs it.
     pub(super) fn no_space(&self) -> Error {
+        if let Some(count) = self.space.refused_writes().count(skep_env::now()) {
+            tracing::warn!(
+                "target {} is full: it has refused {count} writes that need new space under {}; \
+                 delete files, or add targets",
+                self.target,
+                self.directory.display()
+            );
+        }
         Error::new(
             ErrorCode::NoSpace,
             format!("target {} has no space left under {}", self.target, self.directory.display()),
