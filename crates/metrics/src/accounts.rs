@@ -39,7 +39,7 @@ pub(crate) const MAX_HEAVY_ACCOUNTS: usize = 16;
 /// In a table for the heaviest causes, a candidate must have this part of all ranks. With the
 /// maximum number of candidates, one without load has about a 128th by inheritance.
 const PROMOTED_PART: u64 = 32;
-/// Lowest rank of a candidate that gets an account: a few requests are no load.
+/// Lowest rank of a candidate that gets an account, since a few requests are not a notable load.
 const PROMOTED_FROM: u64 = 64;
 /// A candidate must have this many times the rank of the account that it replaces. Otherwise two
 /// causes with similar load would replace each other again and again.

@@ -94,7 +94,7 @@ async fn serve(settings: &MonitorSettings, token: &JoinToken) -> Result<()> {
     std::fs::create_dir_all(directory).map_err(named)?;
     let _lock = lock(settings)?;
     let history = History::open(&directory.join("history"), settings.history.0).map_err(named)?;
-    // Errors of this shared function name the setting of the services.
+    // The function is shared with the services, so its errors name their setting `node.listen`.
     let renamed =
         |error: Error| Error::new(error.code(), error.context().replace("node.listen", "listen"));
     let listener = listen(&settings.listen, directory, IfTaken::Move).await.map_err(renamed)?;

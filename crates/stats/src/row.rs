@@ -5,7 +5,7 @@ use crate::{Round, ServiceFigures};
 use skep_metrics::HistogramValue;
 use std::collections::BTreeMap;
 
-/// Requests whose purpose is to wait for an event. Their time is no sign of load, so means and
+/// Requests whose purpose is to wait for an event. Their time does not show load, so means and
 /// percentiles of nodes and targets leave it out.
 pub(crate) const LONG_POLLS: [&str; 2] = ["wait_notifications", "get_map"];
 

@@ -163,7 +163,8 @@ impl Spin {
         let took = if round.has_succeeded && !round.is_preempted {
             round.last_poll.saturating_sub(round.start)
         } else if round.limit < self.limit && !round.is_preempted {
-            // A timer has ended the round early, so its failure is no sign that polling is useless.
+            // A timer has ended the round early, so its failure does not show that polling is
+            // useless.
             return;
         } else {
             self.limit * 2

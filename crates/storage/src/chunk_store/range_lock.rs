@@ -120,8 +120,8 @@ impl RangeLock {
 }
 
 impl RangeGuard<'_> {
-    /// Waits until no earlier entry conflicts with this one. Cancel-safe. Records the wait, since
-    /// it is no time of the disk.
+    /// Waits until no earlier entry conflicts with this one. Cancel-safe. Records the wait, so that
+    /// its time does not count as time of the disk.
     pub(crate) async fn admission(&self) {
         let mut since = None;
         std::future::poll_fn(|context| {

@@ -12,7 +12,7 @@ use std::path::Path;
 
 /// Name of the file that holds the space.
 const RESERVED_FILE: &str = "reserved";
-/// Most space that the file holds: enough for a dirty log of `MAX_DIRTY_REGIONS` entries and a
+/// Maximum space that the file holds: enough for a dirty log of `MAX_DIRTY_REGIONS` entries and a
 /// state.
 const MOST_BYTES: u64 = 4 << 20;
 /// Divisor of the file system's size: on a small file system, the file takes one byte in `SHARE`.
