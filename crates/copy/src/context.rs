@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct Options {
     /// Number of threads.
     pub threads: usize,
-    /// Most bytes per second. `None` means no limit.
+    /// Maximum number of bytes per second. `None` means no limit.
     pub bytes_per_second: Option<u64>,
     /// Leave out files whose copy has the length and the time of the source.
     pub resume: bool,

@@ -31,8 +31,8 @@ pub(crate) fn is_sparse(source: &File) -> Result<bool, Failure> {
     let metadata = source.metadata().map_err(Failure::of("read the attributes"))?;
     let is_sparse = metadata.blocks().saturating_mul(512) < metadata.len();
     if is_sparse {
-        // Some file systems find data that has no blocks yet only after a sync. Others
-        // refuse to sync a file that is open for reading, which is no problem of the copy.
+        // Some file systems find data that has no blocks yet only after a sync. Others refuse to
+        // sync a file that is open for reading. The copy ignores that.
         let _ = source.sync_data();
     }
     Ok(is_sparse)

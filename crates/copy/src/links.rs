@@ -17,10 +17,10 @@ use std::fs::File;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
-/// Most files with several names that are remembered at a time, with about 300 bytes each. A file
-/// is forgotten when all its names were found.
+/// Maximum number of files with several names that are remembered at a time, with about 300 bytes
+/// each. A file is forgotten when all its names were found.
 const MOST_FILES: usize = 8 << 20;
-/// Most names that wait for the copy of their file.
+/// Maximum number of names that wait for the copy of their file.
 const MOST_WAITING: usize = 1 << 20;
 
 /// A copy that other names can be linked to.

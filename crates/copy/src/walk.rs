@@ -22,8 +22,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Entries of a directory that are listed at a time, so that a directory of any size needs little
 /// memory.
 const BATCH: usize = 1024;
-/// Most directories one below the other. Each has open descriptors. A path that the kernel accepts
-/// in one call has at most this depth.
+/// Maximum depth of directories. Each has open descriptors. A path that the kernel accepts in one
+/// call has at most this depth.
 const MOST_LEVELS: usize = 2048;
 
 /// One unit of work.

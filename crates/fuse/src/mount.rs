@@ -51,9 +51,9 @@ impl std::fmt::Debug for ServeOptions {
 /// with the number of the worker.
 ///
 /// # Errors
-/// Fails if the directory is no valid mount point, if this process may not mount, or if `connect`
-/// fails. The error's context has a hint how to fix the problem. After an error nothing stays
-/// mounted.
+/// Fails if the directory is not a valid mount point, if this process may not mount, or if
+/// `connect` fails. The error's context has a hint how to fix the problem. After an error nothing
+/// stays mounted.
 pub fn serve<F, Fut>(
     options: ServeOptions,
     connect: impl Fn(usize) -> Fut + Clone + Send + 'static,

@@ -75,7 +75,7 @@ pub struct ServerType {
     pub disk_limit_iops: Option<f64>,
     /// Price with the built-in disks. `None` means unknown.
     pub usd_per_hour: Option<f64>,
-    /// Source of the numbers, if another than that of the file.
+    /// Source of the numbers, if it differs from the source of the file.
     #[serde(default)]
     pub source: String,
     /// Provider, place and date; from the head of the file.
@@ -103,7 +103,7 @@ pub struct DiskType {
     pub write_iops: f64,
     /// Price of an attached disk. `None` means unknown, or part of the server's price.
     pub usd_per_hour: Option<f64>,
-    /// Source of the numbers, if another than that of the file.
+    /// Source of the numbers, if it differs from the source of the file.
     #[serde(default)]
     pub source: String,
     /// Provider, place and date; from the head of the file.

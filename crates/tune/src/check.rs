@@ -84,7 +84,7 @@ pub fn mount_point_of(tree: &Tree, directory: &str) -> Option<String> {
     mount_of(tree, directory).map(|it| it.point)
 }
 
-/// Returns the block devices that are no loop, RAM or optical devices.
+/// Returns all block devices except loop, RAM and optical devices.
 pub fn disks(tree: &Tree) -> Vec<String> {
     let is_disk = |name: &String| {
         ["loop", "ram", "zram", "sr", "fd", "dm-"].iter().all(|it| !name.starts_with(it))

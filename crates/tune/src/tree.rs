@@ -56,7 +56,7 @@ impl Tree {
         skep_store::atomic::replace_atomically(&real, text.as_bytes())
     }
 
-    /// Removes a file durably. A missing file is no error.
+    /// Removes a file durably. A missing file is not an error.
     pub(crate) fn remove(&self, path: &str) -> Result<()> {
         let real = self.real(path);
         match std::fs::remove_file(&real) {

@@ -93,7 +93,7 @@ fn configuration_has_targets_and_addresses_of_the_host() {
     assert!(text.contains("listen = \"[::]:7420\""), "{text}");
 }
 
-/// One health check takes seconds on a busy cluster, so a bound on the attempts is no bound on the
+/// One health check takes seconds on a busy cluster, so a limit of the attempts does not limit the
 /// time.
 #[test]
 fn waits_are_bounded_by_time_and_not_by_attempts() {

@@ -25,7 +25,7 @@ impl OutageHistory {
     /// Opens a history, or creates an empty one if there is no file.
     ///
     /// # Errors
-    /// - `Configuration` if the file has a line that is no change.
+    /// - `Configuration` if the file has a line that is not a change.
     /// - Errors of the file system, with the path.
     pub(super) fn open(file: &Path) -> Result<Self> {
         let text = match std::fs::read_to_string(file) {
