@@ -145,7 +145,7 @@ impl LogFile {
     /// Creates the empty log of a new member.
     ///
     /// # Errors
-    /// - `Configuration` if the directory has a log: it would lose votes.
+    /// - `Configuration` if the directory has a log already: a new log would lack its votes.
     /// - Errors of the file system.
     pub(crate) fn create(directory: &Path, cluster: ClusterId, member: u64) -> Result<()> {
         let path = directory.join(LOG_FILE);

@@ -174,7 +174,7 @@ impl<S: StateMachine> Member<S> {
     }
 
     /// Returns after a majority has confirmed that this member still is the leader, and after this
-    /// member has applied all commands of before the call.
+    /// member has applied all commands that precede the call.
     ///
     /// # Errors
     /// - `NotLeader` if this member is not the leader.

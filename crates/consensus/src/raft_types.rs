@@ -22,7 +22,7 @@ impl fmt::Debug for CommandBytes {
     }
 }
 
-/// The outcome of a command. `None` for an entry that is no command.
+/// The outcome of a command. `None` for an entry that is not a command.
 pub(crate) type OutcomeBytes = Option<Vec<u8>>;
 
 /// The addresses of a member.

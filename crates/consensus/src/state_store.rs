@@ -40,7 +40,7 @@ pub trait StateMachine: 'static {
     /// Replaces the state by an encoded one.
     ///
     /// # Errors
-    /// Returns `Corrupt` if the bytes are not a state. The state stays as it was then.
+    /// Returns `Corrupt` if the bytes are not a state. In that case the state stays unchanged.
     fn restore(&mut self, state: &[u8]) -> Result<()>;
 }
 

@@ -57,7 +57,7 @@ record! {
         /// The ids of the voters. There are two sets while the voters change: then a majority of
         /// each set is needed.
         pub voters: Vec<Vec<u64>>,
-        /// All members, in ascending order of their ids. A member that is no voter only receives
+        /// All members, in ascending order of their ids. A member that is not a voter only receives
         /// the log.
         pub members: Vec<MemberRecord>,
     }

@@ -85,7 +85,7 @@ async fn serve(stream: TcpStream, identity: Identity) {
     outbox.close();
 }
 
-/// Numbers of all error codes, and one that is no code.
+/// Numbers of all error codes, and one number without a code.
 fn all_numbers() -> Vec<u16> {
     let numbers = ErrorCode::ALL.iter().map(|(code, ..)| *code as u16);
     numbers.chain([60_000]).collect()

@@ -56,7 +56,7 @@ pub(crate) struct BackupProcess {
     pub(crate) catches_up_at: Lsn,
     /// Requests without a reply, by the number of the connection that stands for each.
     requests: BTreeMap<u64, (Sender, u64)>,
-    /// Time at which the last message in order arrives: at the backup, and at the primary.
+    /// Arrival time of the newest message that is not reordered: at the backup, and at the primary.
     last_arrival: [Duration; 2],
     /// With a planted bug: records that the primary has not synced yet.
     unsynced: Vec<(Lsn, Vec<u8>)>,
