@@ -247,7 +247,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn units_in_titles_keep_their_letters() {
+    fn column_titles_are_upper_case_except_units() {
         assert_eq!(in_capitals("Read GB/s"), "READ GB/s");
         assert_eq!(in_capitals("round trip us"), "ROUND TRIP us");
     }

@@ -151,7 +151,7 @@ mod tests {
 
     /// With `hidepid=2`, `/proc` does not show the processes of other users.
     #[test]
-    fn a_thread_that_cannot_be_read_is_alive() {
+    fn thread_with_an_unreadable_state_counts_as_alive() {
         assert!(exists(1), "the first process, also without the permission to signal it");
         assert!(!exists(u32::MAX) && !exists(i32::MAX as u32));
         assert!(!Sender { thread: 0, process: None }.is_being_killed(false));

@@ -197,7 +197,7 @@ fn capacity_is_published_with_the_first_target() {
 }
 
 #[test]
-fn members_are_in_the_map_before_and_after_a_restart() {
+fn map_has_all_members_also_after_a_restart() {
     let (_directory, settings, token) = cluster();
     block_on(async move {
         let running = InThread::start(&settings);

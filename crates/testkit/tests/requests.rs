@@ -270,7 +270,7 @@ fn writing_and_syncing_costs_few_requests() {
 }
 
 #[test]
-fn streams_cost_one_request_for_each_mib_and_target() {
+fn stream_costs_one_request_per_mib_on_each_target() {
     let counted = Counted::new();
     let at = counted.directory("files");
     // The first 4 MiB of a file are on one target, the others in chunks of 512 KiB on both.

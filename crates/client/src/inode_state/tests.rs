@@ -62,7 +62,7 @@ fn a_write_during_a_report_is_reported_again() {
 }
 
 #[test]
-fn failed_piece_keeps_the_size_and_is_reported() {
+fn write_with_a_failed_piece_keeps_the_size_of_the_file() {
     let state = opened(5);
     let writing = state.try_write().unwrap();
     writing.piece_written(key(0), GroupId::new(1), HostIncarnation::new(1));

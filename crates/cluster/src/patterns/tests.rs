@@ -87,7 +87,7 @@ fn invalid_requests_are_refused_with_the_broken_rule() {
 }
 
 #[test]
-fn users_stay_within_limits_and_root_does_not() {
+fn pattern_limits_apply_to_users_and_not_to_root() {
     let mut map = map();
     let of_two = listed(&groups(&map, TargetKind::Storage)[..2]);
     map.policy = Policy {

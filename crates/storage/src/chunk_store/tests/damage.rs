@@ -126,7 +126,7 @@ fn mismatch_within_the_same_start_is_always_damage() {
 }
 
 #[test]
-fn damaged_records_of_the_target_refuse_the_start() {
+fn target_with_damaged_records_does_not_start() {
     for name in [STATE_FILE, DIRTY_LOG] {
         run(|dir| async move {
             settled(&dir).await;

@@ -129,7 +129,7 @@ fn target_starts_on_a_full_disk_and_removes_files() {
 }
 
 #[test]
-fn a_full_disk_refuses_writes_whole_and_serves_the_rest() {
+fn full_disk_refuses_entire_writes_and_serves_other_requests() {
     on_small_disks(16, |dir| async move {
         let store = open(&dir);
         let free_space = free_bytes(&dir);
@@ -214,7 +214,7 @@ fn longest_file(directory: &Path) -> u64 {
 }
 
 #[test]
-fn write_beyond_the_longest_file_is_refused_whole() {
+fn write_beyond_the_maximum_size_changes_no_byte() {
     on_small_disks(16, |dir| async move {
         let longest = longest_file(&dir);
         if longest > 1 << 60 {
