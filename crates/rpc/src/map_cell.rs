@@ -113,8 +113,14 @@ impl MapCell {
 
     /// Replaces a cached map by management's map, even if management's map is older. An
     /// administrator may have restored management to an older state, and its map is the valid one.
+    /// The needed version then falls to the version of that map: no server can get a newer one, so
+    /// all of them would refuse the requests of this process for ever.
     pub(crate) fn replace(&self, map: ClusterMap) {
-        self.put(self.map.lock().unwrap_or_else(PoisonError::into_inner), map);
+        let held = self.map.lock().unwrap_or_else(PoisonError::into_inner);
+        if map.version < held.version {
+            self.needed.fetch_min(map.version.raw(), Ordering::AcqRel);
+        }
+        self.put(held, map);
     }
 
     fn put(&self, mut held: MutexGuard<'_, Arc<ClusterMap>>, map: ClusterMap) {
@@ -171,6 +177,9 @@ mod tests {
         cell.update(map(6, Consistency::Bad));
         cell.update(map(7, Consistency::Bad));
         assert_eq!(cell.needed(), MapVersion::new(6));
+        // Management was put back from a copy, so no server can have version 6.
+        cell.replace(map(3, Consistency::Bad));
+        assert_eq!((cell.version(), cell.needed()), (MapVersion::new(3), MapVersion::new(3)));
         // Services with different cached maps must work with each other without management.
         let cell = MapCell::new(map(8, Consistency::Bad), NodeId::new(1));
         assert_eq!(cell.needed(), MapVersion::new(0));
