@@ -135,6 +135,21 @@ pub(crate) fn answered(group: GroupId, now: impl FnOnce() -> Duration) {
     }
 }
 
+/// Records that an administrator has given up the target of a group as lost: the group will not
+/// answer, so the end of its outage is now.
+pub(crate) fn given_up(group: GroupId) {
+    if COUNT.load(Ordering::Relaxed) == 0 {
+        return;
+    }
+    let mut failing = failing();
+    let ended = failing.remove(&group);
+    COUNT.store(failing.len(), Ordering::Relaxed);
+    drop(failing);
+    if ended.is_some_and(|outage| outage.is_logged) {
+        tracing::warn!("no request waits for group {group} any more: its target is lost");
+    }
+}
+
 /// An outage of management, as one node sees it.
 #[derive(Debug, Default)]
 pub(crate) struct ManagementOutage {
@@ -187,6 +202,18 @@ mod tests {
         // The end is logged too, even if the programs that waited were killed.
         assert_eq!(logged(group), Some((0, true)));
         answered(group, || at(133));
+        assert_eq!(logged(group), None);
+    }
+
+    #[test]
+    fn outage_of_a_group_ends_when_its_target_is_given_up() {
+        let (group, error) = (GroupId::new(903), Error::new(ErrorCode::Disconnected, "refused"));
+        let mut request = RepeatedRequest::default();
+        request.failed(group, &error, Duration::from_secs(100));
+        request.failed(group, &error, Duration::from_secs(106));
+        assert_eq!(logged(group), Some((1, true)));
+        given_up(group);
+        drop(request);
         assert_eq!(logged(group), None);
     }
 

@@ -223,8 +223,12 @@ impl Router {
             let error = match result {
                 Err(error) if error.code().retry_class() != RetryClass::Never => error,
                 last => {
-                    if let Some(group) = group.filter(|_| is_answer(&last)) {
-                        outages::answered(group, skep_env::now);
+                    match group {
+                        Some(group) if is_answer(&last) => {
+                            outages::answered(group, skep_env::now);
+                        }
+                        Some(group) if is_lost(&last) => outages::given_up(group),
+                        _ => {}
                     }
                     return last;
                 }
@@ -403,6 +407,11 @@ fn check_not_lost(target: &Target) -> Result<()> {
 fn is_answer<T>(result: &Result<T>) -> bool {
     let own = [ErrorCode::TimedOut, ErrorCode::Evicted, ErrorCode::Deposed, ErrorCode::TargetLost];
     result.as_ref().err().is_none_or(|error| !own.contains(&error.code()))
+}
+
+/// Whether a request failed because the target of its group was given up as lost.
+fn is_lost<T>(result: &Result<T>) -> bool {
+    result.as_ref().err().is_some_and(|error| error.code() == ErrorCode::TargetLost)
 }
 
 /// Returns a random time between half of `pause` and all of it, so that clients do not retry
