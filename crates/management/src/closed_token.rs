@@ -6,11 +6,19 @@
 //! requests of such a node: a member goes on with a closed token (`docs/design/0019-tokens.md`).
 
 use crate::authority::Authority;
-use skep_rpc::{Incoming, Peer};
+use skep_rpc::{Incoming, Peer, Secrets};
 use skep_types::codec::Codec;
 use skep_types::{Error, ErrorCode, Result};
 use skep_wire::Request;
 use skep_wire::management::{RegisterClient, RegisterServer};
+
+/// Whether a connection must end because it carries a registration, and an administrator has
+/// revoked the token that it proved since it was opened. The peer then opens a new connection, in
+/// whose handshake it proves its newest token.
+pub(crate) fn must_prove_again(secrets: &Secrets, peer: Peer, incoming: &Incoming) -> bool {
+    let registers = [RegisterServer::ID, RegisterClient::ID].contains(&incoming.header.message);
+    registers && !peer.has_closed_secret && !secrets.is_open(peer.secret)
+}
 
 /// Refuses a registration by a closed token, except that of a server with a known uuid. Only this
 /// server and management have the uuid, since no message to another node contains it.

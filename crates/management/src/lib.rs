@@ -252,6 +252,11 @@ async fn serve(accepted: Accepted, incarnation: u64, service: Rc<Service>) {
             Ok(Some(incoming)) if message::is_statistics_request(incoming.header.message) => {
                 message::answer(&meter.figures, &incoming, &outbox);
             }
+            Ok(Some(incoming))
+                if closed_token::must_prove_again(&identity.secrets, node, &incoming) =>
+            {
+                break;
+            }
             Ok(Some(incoming)) => meter.count(incoming, &outbox, |incoming| {
                 match closed_token::check(authority, node, &incoming) {
                     Ok(()) => handlers::dispatch(authority, incoming, &outbox),

@@ -1,7 +1,7 @@
 //! Membership in a cluster. Owns the join token, and the identities of this process and of its
 //! peers. Does not own the secrets and their proofs ([`crate::secret`]).
 
-use crate::secret::{Secret, Secrets, from_hex};
+use crate::secret::{Secret, SecretId, Secrets, from_hex};
 use skep_types::{ClusterId, Error, ErrorCode, NodeId, NodeKind, Result, TargetId};
 use std::fmt;
 
@@ -112,6 +112,8 @@ pub struct Peer {
     /// Whether the newest secret that the peer has in common with this process was revoked for new
     /// nodes. In that case the handshake does not prove the peer's node id.
     pub has_closed_secret: bool,
+    /// The secret that the peer has proved. It may have been revoked since.
+    pub secret: SecretId,
 }
 
 #[cfg(test)]

@@ -230,6 +230,7 @@ pub(crate) async fn accept(
             target: hello.target,
             channel,
             has_closed_secret: is_closed,
+            secret: secret.id(),
         })
     };
     skep_env::timeout(HANDSHAKE_TIMEOUT, exchange).await.unwrap_or_else(|| {

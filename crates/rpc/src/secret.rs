@@ -217,6 +217,12 @@ impl Secrets {
         held.find(|held| held.secret.id().raw() == id).map(|held| held.secret)
     }
 
+    /// Whether this process holds the secret with an id, and nobody has revoked the secret for new
+    /// nodes.
+    pub fn is_open(&self, id: SecretId) -> bool {
+        self.held().iter().any(|held| !held.is_closed && held.secret.id() == id)
+    }
+
     /// Chooses the newest own secret that the connecting side offers, an open one if there is any.
     /// `is_member` means that the connecting side names a node id. The handshake cannot verify this
     /// id: before a node joins by a closed secret, management must check that it has joined before.

@@ -41,6 +41,46 @@ fn registration_after_a_lost_reply_gets_the_first_id() {
     });
 }
 
+/// Before the fix, the holder of a revoked token joined over a connection from before.
+#[test]
+fn revoked_token_joins_no_node_over_an_older_connection() {
+    let (_directory, settings, token) = cluster();
+    block_on(async move {
+        let running = RunningManagement::start(&settings).await.unwrap();
+        let identity = Identity {
+            cluster: token.cluster,
+            secrets: token.secrets.clone(),
+            node: NodeId::default(),
+            kind: NodeKind::Client,
+        };
+        let (address, any) = (&token.addresses[0], TargetId::default());
+        let connect = || Connection::connect(address, &identity, any, Channel::NONE);
+        let connection = connect().await.unwrap();
+        let directory = &settings.node.directory;
+        let old = token.secrets.newest().id();
+        skep_service::tokens::replace(directory).unwrap();
+        skep_service::tokens::revoke(directory, old, false).unwrap();
+        let changed = skep_service::directory::load_token(directory).unwrap();
+        running.identity.secrets.replace_by(&changed.secrets);
+        let client = RegisterClient {
+            host: "here".into(),
+            mount_point: "/mnt".into(),
+            version: "test".into(),
+            pid: 1,
+        };
+        let options =
+            CallOptions { session: SessionId::new(77), sequence: 1, ..CallOptions::default() };
+        let refused = connection.call(&client, &options).await.unwrap_err();
+        assert_eq!(refused.code(), ErrorCode::Disconnected);
+        let refused = connect().await.unwrap_err();
+        assert!(refused.context().contains("revoked for new nodes"), "{refused}");
+        // A client that has the newest token joins over a new connection.
+        identity.secrets.replace_by(&changed.secrets);
+        let joined = connect().await.unwrap().call(&client, &options).await.unwrap().0;
+        assert_ne!(joined.node, NodeId::default());
+    });
+}
+
 /// Before the fix, the holder of a closed token joined if it named the id of any node.
 #[test]
 fn closed_token_joins_no_node_that_claims_an_id() {
