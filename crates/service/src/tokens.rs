@@ -141,7 +141,19 @@ pub async fn follow_file(file: PathBuf, cluster: ClusterId, secrets: Secrets) {
 
 /// Reads a token file. If it is that of a service's directory, as for a mount on the host of its
 /// management, also reads the former secrets there: other services may not have the newest one yet.
+///
+/// # Errors
+/// - `Configuration` if the file is a pipe or a terminal: reading it would block this thread.
+/// - The errors of [`read_token`].
 fn read_beside_former(file: &Path) -> Result<JoinToken> {
+    if std::fs::metadata(file).is_ok_and(|found| !found.is_file()) {
+        let what = format!(
+            "cannot follow changes of the join token {}: it is not a regular file; start this \
+             process again to change its token",
+            file.display()
+        );
+        return Err(Error::new(ErrorCode::Configuration, what));
+    }
     let is_of_service = file.file_name().is_some_and(|name| name == TOKEN_FILE)
         && file.with_file_name(FORMER_FILE).exists();
     match file.parent() {
@@ -341,6 +353,21 @@ mod tests {
         write_lines(&file, &[foreign.to_text()]);
         assert!(look().is_some_and(|error| error.contains("a token of cluster 0202")));
         assert_eq!(held(), [new_secret]);
+    }
+
+    /// Before the fix, the monitor blocked for ever in its second look at a token from a pipe.
+    #[test]
+    fn token_from_a_pipe_is_not_followed() {
+        let place = tempfile::tempdir().unwrap();
+        let pipe = place.path().join("token");
+        assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+        let held = token(1);
+        let secrets = held.secrets.clone();
+        let mut followed = FollowedToken::new(vec![pipe.clone()], held.cluster, secrets.clone());
+        followed.look(|| read_beside_former(&pipe));
+        let reported = followed.reported.clone().unwrap();
+        assert!(reported.contains("not a regular file"), "{reported}");
+        assert_eq!(secrets.held(), held.secrets.held());
     }
 
     #[test]
