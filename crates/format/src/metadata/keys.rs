@@ -4,7 +4,7 @@
 //! All records of a virtual shard are in one key range, so that a shard is moved by copying one
 //! range. Does not own the values (`records`) or the cursors of names (`cursors`).
 
-use skep_types::{ChunkFileKey, GroupId, InodeId, SessionId, ShardId};
+use skep_types::{ChunkFileKey, Error, ErrorCode, GroupId, InodeId, Result, SessionId, ShardId};
 use skep_wire::file_locks::LockKind;
 use skep_wire::metadata::TransactionId;
 
@@ -287,6 +287,19 @@ impl Key<'_> {
     }
 }
 
+/// Returns the parsed part of a key that a scan has found. `parsed` is the result of one of the
+/// functions below.
+///
+/// # Errors
+/// Returns `Corrupt`, which names the key, if `parsed` is `None`: no target writes such a key, and
+/// to skip it would hide the loss of its record.
+pub fn expect_parsed<T>(key: &[u8], parsed: Option<T>) -> Result<T> {
+    parsed.ok_or_else(|| {
+        let what = format!("metadata key {} has the wrong form", key.escape_ascii());
+        Error::new(ErrorCode::Corrupt, what)
+    })
+}
+
 /// Returns the last eight bytes of a key as a number: a session, an inode or a cursor. `None` if
 /// the key is shorter.
 pub fn last_u64(key: &[u8]) -> Option<u64> {
@@ -387,6 +400,16 @@ pub fn xattr_of(key: &[u8]) -> Option<(InodeId, &[u8])> {
 mod tests {
     use super::*;
     use skep_types::ShardId;
+
+    #[test]
+    fn key_of_the_wrong_form_is_corrupt() {
+        let key = Key::Inode(InodeId::new(9)).to_bytes();
+        assert_eq!(expect_parsed(&key, inode_of(&key)).unwrap(), InodeId::new(9));
+        let cut = &key[..key.len() - 1];
+        let error = expect_parsed(cut, inode_of(cut)).unwrap_err();
+        assert_eq!(error.code(), ErrorCode::Corrupt);
+        assert!(error.context().contains("wrong form"), "{error}");
+    }
 
     #[test]
     fn keys_of_a_shard_are_adjacent_and_can_be_parsed() {

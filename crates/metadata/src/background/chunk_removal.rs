@@ -7,7 +7,7 @@ use crate::engine::Engine;
 use crate::limits::RETRY_PAUSE;
 use crate::tx::operation::OutgoingCall;
 use crate::tx::work::InternalWork;
-use skep_format::metadata::{Key, removal};
+use skep_format::metadata::{Key, expect_parsed, removal};
 use skep_types::{ChunkFileKey, ErrorCode, GroupId, Result};
 use skep_wire::storage::RemoveChunks;
 use std::collections::{BTreeMap, BTreeSet};
@@ -37,9 +37,8 @@ impl ChunkRemovals {
         let mut after = Vec::new();
         loop {
             let next = context.table.engine().scan(&Key::removals(), &after, 1)?;
-            let Some((group, _)) = next.first().and_then(|(key, _)| removal(key)) else {
-                return Ok(());
-            };
+            let Some((key, _)) = next.first() else { return Ok(()) };
+            let (group, _) = expect_parsed(key, removal(key))?;
             self.queues.insert(group, RemovalQueue::in_store());
             after = Key::removals_of(group);
             after.extend([0xFF; 17]);

@@ -10,7 +10,7 @@ use crate::tx::operation::{OutgoingCall, Stop};
 use crate::tx::steps;
 use crate::tx::work::InternalWork;
 use skep_format::metadata::{
-    DecisionRecord, Key, PreparedRecord, decode_value, last_u64, transaction_of,
+    DecisionRecord, Key, PreparedRecord, decode_value, expect_parsed, last_u64, transaction_of,
 };
 use skep_types::codec::Codec;
 use skep_types::{Error, ErrorCode, GroupId, Result};
@@ -51,7 +51,7 @@ impl PreparedTransactions {
     pub(crate) fn load<E: Engine>(&mut self, context: &mut JobContext<'_, E>) -> Result<()> {
         let now = context.shared.now;
         for (key, value) in context.table.scan(&Key::prepared(), &[], usize::MAX)? {
-            let Some(transaction) = transaction_of(&key) else { continue };
+            let transaction = expect_parsed(&key, transaction_of(&key))?;
             let record: PreparedRecord = decode_value(&key, &value)?;
             for resource in steps::resources(&record.steps, &record.attributes) {
                 context.shared.locks.try_take(&resource, Owner::Prepared(transaction));
@@ -59,7 +59,7 @@ impl PreparedTransactions {
             self.add(transaction, now);
         }
         for (key, value) in context.table.scan(&Key::decisions(), &[], usize::MAX)? {
-            let Some(number) = last_u64(&key) else { continue };
+            let number = expect_parsed(&key, last_u64(&key))?;
             let decision: DecisionRecord = decode_value(&key, &value)?;
             for participant in decision.participants {
                 context.send_commit(participant, number);

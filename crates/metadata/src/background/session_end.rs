@@ -6,7 +6,9 @@ use crate::limits::CLOSE_BYTES;
 use crate::tx::context::Context;
 use crate::tx::operation::Stop;
 use crate::tx::work::InternalWork;
-use skep_format::metadata::{InodeRecord, Key, OpenCounts, SessionRecord, decode_value, last_u64};
+use skep_format::metadata::{
+    InodeRecord, Key, OpenCounts, SessionRecord, decode_value, expect_parsed, last_u64,
+};
 use skep_types::{InodeId, Result, SessionId};
 use std::collections::VecDeque;
 
@@ -81,7 +83,7 @@ pub(super) fn clean_up<E: Engine>(
             break;
         }
         let counts: OpenCounts = decode_value(&key, &value)?;
-        let Some(inode) = last_u64(&key).map(InodeId::new) else { continue };
+        let inode = expect_parsed(&key, last_u64(&key).map(InodeId::new))?;
         close_after_death(context, session, inode, counts)?;
     }
     if is_last {

@@ -8,7 +8,7 @@ use crate::tx::locks::Resource;
 use crate::tx::operation::{OutgoingCall, Stop};
 use crate::tx::work::{InternalWork, RecoveryQuestion};
 use skep_cluster::striping;
-use skep_format::metadata::{InodeRecord, Key, decode_value, last_u64};
+use skep_format::metadata::{InodeRecord, Key, decode_value, expect_parsed, last_u64};
 use skep_types::codec::Codec;
 use skep_types::{ChunkFileKey, ErrorCode, InodeId, Result, StripePattern};
 use skep_wire::metadata::WrittenExtent;
@@ -55,7 +55,7 @@ impl SizeRecoveries {
         let skipped = self.paused.len() + context.shared.truncations.len();
         let limit = 2 * SIZE_RECOVERIES_AT_ONCE + skipped;
         for (key, _) in context.table.engine().scan(&prefix, &[], limit)? {
-            let Some(inode) = last_u64(&key).map(InodeId::new) else { continue };
+            let inode = expect_parsed(&key, last_u64(&key).map(InodeId::new))?;
             // Skips files whose recovered size is logged, but whose work item is still in the
             // engine.
             let Some(death) = context.table.get(&key)? else { continue };

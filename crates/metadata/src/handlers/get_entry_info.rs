@@ -4,7 +4,7 @@
 use crate::engine::Engine;
 use crate::tx::context::Context;
 use crate::tx::operation::Stop;
-use skep_format::metadata::{InodeRecord, Key};
+use skep_format::metadata::{InodeRecord, Key, expect_parsed, last_u64};
 use skep_types::SessionId;
 use skep_wire::metadata::{EntryInfo, GetEntryInfo};
 
@@ -17,8 +17,7 @@ pub(crate) fn run<E: Engine>(
     let mut open_sessions = 0;
     if !opens.is_zero() {
         for (key, _) in context.scan(&Key::sessions(), &[], usize::MAX)? {
-            let session = skep_format::metadata::last_u64(&key).map(SessionId::new);
-            let Some(session) = session else { continue };
+            let session = expect_parsed(&key, last_u64(&key).map(SessionId::new))?;
             let open = context.get_raw(&Key::SessionOpen(session, request.inode))?;
             open_sessions += u32::from(open.is_some());
         }

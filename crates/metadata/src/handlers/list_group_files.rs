@@ -6,7 +6,7 @@ use crate::limits::{INODES_EXAMINED, REMOVALS_EXAMINED};
 use crate::tx::context::Context;
 use crate::tx::operation::Stop;
 use skep_cluster::striping;
-use skep_format::metadata::{InodeRecord, Key, decode_value, inode_of};
+use skep_format::metadata::{InodeRecord, Key, decode_value, expect_parsed, inode_of};
 use skep_types::{FileKind, GroupId, InodeId, ShardId};
 use skep_wire::metadata::{GroupFile, GroupFiles, ListGroupFiles};
 
@@ -42,7 +42,7 @@ pub(crate) fn run<E: Engine>(
         examined += found.len() + 1;
         let mut last = None;
         for (key, value) in found {
-            let Some(inode) = inode_of(&key) else { continue };
+            let inode = expect_parsed(&key, inode_of(&key))?;
             last = Some(inode);
             let record: InodeRecord = decode_value(&key, &value)?;
             if names(&record, group) {

@@ -4,7 +4,9 @@ use crate::engine::Engine;
 use crate::limits::USES_EXAMINED;
 use crate::tx::context::Context;
 use crate::tx::operation::Stop;
-use skep_format::metadata::{Key, OpenCounts, SessionRecord, decode_value, session_open_of};
+use skep_format::metadata::{
+    Key, OpenCounts, SessionRecord, decode_value, expect_parsed, session_open_of,
+};
 use skep_types::SessionId;
 use skep_wire::file_locks::{FileUse, ListLocks, LockList};
 use skep_wire::limits::{MAX_LISTED_LOCKS, MAX_LISTED_USES};
@@ -23,7 +25,7 @@ pub(crate) fn run<E: Engine>(
     let is_last = found.len() < USES_EXAMINED;
     let mut at = None;
     for (key, value) in found {
-        let Some((session, inode)) = session_open_of(&key) else { continue };
+        let (session, inode) = expect_parsed(&key, session_open_of(&key))?;
         if list.uses.len() == MAX_LISTED_USES {
             list.next = at;
             return Ok(list);

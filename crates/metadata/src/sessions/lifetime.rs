@@ -8,7 +8,7 @@ use crate::sharing::table::PollReply;
 use crate::target::MetadataTarget;
 use crate::tx::work::InternalWork;
 use skep_cluster::limits::MAX_LEASE_MS;
-use skep_format::metadata::{Key, SessionRecord, decode_value, last_u64};
+use skep_format::metadata::{Key, SessionRecord, decode_value, expect_parsed, last_u64};
 use skep_types::{Error, ErrorCode, Result, SessionId};
 use skep_wire::metadata::KeepAliveReply;
 use std::collections::BTreeSet;
@@ -18,12 +18,12 @@ use std::time::Duration;
 impl<E: Engine> MetadataTarget<E> {
     pub(crate) fn load_sessions(&mut self) -> Result<()> {
         let ends = self.table.scan(&Key::session_ends(), &[], usize::MAX)?;
-        let ended: BTreeSet<_> =
-            ends.iter().filter_map(|(key, _)| last_u64(key).map(SessionId::new)).collect();
+        let session_of = |key: &[u8]| expect_parsed(key, last_u64(key).map(SessionId::new));
+        let ended = ends.iter().map(|(key, _)| session_of(key)).collect::<Result<BTreeSet<_>>>()?;
         let (lease, now) = (self.lease(), self.shared.now);
         for (key, value) in self.table.scan(&Key::sessions(), &[], usize::MAX)? {
             let record: SessionRecord = decode_value(&key, &value)?;
-            let Some(session) = last_u64(&key).map(SessionId::new) else { continue };
+            let session = session_of(&key)?;
             if ended.contains(&session) {
                 self.add_ended_session(session);
             } else {

@@ -3,14 +3,14 @@
 use crate::engine::Engine;
 use crate::target::MetadataTarget;
 use crate::tx::work::InternalWork;
-use skep_format::metadata::{Key, decode_value, last_u64};
+use skep_format::metadata::{Key, decode_value, expect_parsed, last_u64};
 use skep_types::Result;
 
 impl<E: Engine> MetadataTarget<E> {
     /// Loads the starts that the store has, and begins the next one.
     pub(super) fn load_starts(&mut self) -> Result<()> {
         for (key, value) in self.table.scan(&Key::starts(), &[], usize::MAX)? {
-            let Some(number) = last_u64(&key) else { continue };
+            let number = expect_parsed(&key, last_u64(&key))?;
             self.shared.starts.load(number, decode_value(&key, &value)?);
         }
         self.shared.starts.begin(self.gates.next_lsn());

@@ -7,7 +7,9 @@ use crate::engine::Engine;
 use crate::limits::MAX_PREPARED;
 use crate::target::MetadataTarget;
 use crate::tx::operation::{CallId, OutgoingCall};
-use skep_format::metadata::{DecisionRecord, Key, PreparedRecord, decode_value, transaction_of};
+use skep_format::metadata::{
+    DecisionRecord, Key, PreparedRecord, decode_value, expect_parsed, transaction_of,
+};
 use skep_types::codec::Codec;
 use skep_types::{Error, ErrorCode, GroupId, Lsn, Result};
 use skep_wire::Request;
@@ -107,7 +109,7 @@ impl<E: Engine> MetadataTarget<E> {
         let is_full = page.len() == MAX_LISTED_TRANSACTIONS;
         let mut transactions = Vec::with_capacity(page.len());
         for (key, value) in page {
-            let Some(transaction) = transaction_of(&key) else { continue };
+            let transaction = expect_parsed(&key, transaction_of(&key))?;
             let record: PreparedRecord = decode_value(&key, &value)?;
             let (silent, problem) =
                 self.background.prepared().state_of(transaction, self.shared.now);

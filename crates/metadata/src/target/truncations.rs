@@ -8,7 +8,7 @@ use crate::engine::Engine;
 use crate::namespace::truncations::{stamp, truncated_by, unfinished};
 use crate::target::MetadataTarget;
 use crate::tx::locks::{Owner, Resource};
-use skep_format::metadata::{Key, TruncationRecord, decode_value, truncation_of};
+use skep_format::metadata::{Key, TruncationRecord, decode_value, expect_parsed, truncation_of};
 use skep_types::{Error, InodeId, Lsn, Result};
 use std::collections::BTreeMap;
 
@@ -19,6 +19,7 @@ impl<E: Engine> MetadataTarget<E> {
     /// Loads the truncations when the target starts.
     pub(super) fn load_truncations(&mut self) -> Result<()> {
         for (key, value) in self.table.scan(&Key::truncations(), &[], usize::MAX)? {
+            expect_parsed(&key, truncation_of(&key))?;
             self.on_truncation_written(&key, Some(&value))?;
         }
         Ok(())
