@@ -1,9 +1,7 @@
 //! A bounded queue into a thread's event loop. Values go to another thread only through such a
 //! queue.
 
-use crate::buffer::Buf;
 use crate::event::Event;
-use crate::file::File;
 use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,7 +10,7 @@ struct Queue<T> {
     /// Protects only the queue. Held for a push or a pop, never while waiting.
     items: Mutex<VecDeque<T>>,
     limit: usize,
-    event: Event,
+    event: Arc<Event>,
 }
 
 /// The sending side. Senders may be cloned and sent to other threads.
@@ -45,8 +43,8 @@ impl<T> Mailbox<T> {
     /// # Errors
     /// Returns an error if the process is out of file descriptors.
     pub fn new(limit: usize) -> io::Result<(MailboxSender<T>, Self)> {
-        let queue =
-            Arc::new(Queue { items: Mutex::new(VecDeque::new()), limit, event: Event::new()? });
+        let event = Arc::new(Event::new()?);
+        let queue = Arc::new(Queue { items: Mutex::new(VecDeque::new()), limit, event });
         Ok((MailboxSender(Arc::clone(&queue)), Self(queue)))
     }
 
@@ -66,8 +64,7 @@ impl<T> Mailbox<T> {
             if let Some(item) = self.try_receive() {
                 return Ok(item);
             }
-            let event = File::from(self.0.event.fd().try_clone()?);
-            event.read_at(Buf::new(8), 0).await?;
+            self.0.event.raised().await?;
         }
     }
 }
@@ -93,6 +90,7 @@ impl<T> MailboxSender<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::task::{Context, Poll};
 
     #[test]
     fn items_cross_threads_in_order() {
@@ -107,6 +105,25 @@ mod tests {
         });
         thread.join().unwrap();
         assert_eq!(got.unwrap(), (0..1000).collect::<Vec<_>>());
+    }
+
+    /// Before the fix, each wait took a descriptor. A target whose process had none left ended.
+    #[test]
+    fn waiting_takes_no_file_descriptor() {
+        let count = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+        let takes_none = || {
+            let (_sender, mailbox) = Mailbox::<u8>::new(1).unwrap();
+            let counts = crate::block_on(async move {
+                let before = count();
+                let mut wait = std::pin::pin!(mailbox.receive());
+                let poll = |context: &mut Context<'_>| Poll::Ready(wait.as_mut().poll(context));
+                assert!(std::future::poll_fn(poll).await.is_pending());
+                (before, count())
+            });
+            counts.is_ok_and(|(before, after)| before == after)
+        };
+        // Other tests of this process open files at the same time, but not in each attempt.
+        assert!((0..20).any(|_| takes_none()));
     }
 
     #[test]
