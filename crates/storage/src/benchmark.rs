@@ -108,26 +108,19 @@ fn check(plan: &StartBenchmark, free_bytes: u64) -> Result<()> {
 }
 
 impl Benchmark {
-    /// Creates the benchmarks of the target in `directory`. Removes files that an earlier process
-    /// left behind.
-    ///
-    /// # Errors
-    /// Errors of the file system if these files cannot be removed.
-    pub(crate) fn open(directory: &Path, device: Option<Rc<Device>>) -> Result<Rc<Self>> {
+    /// Creates the benchmarks of the target in `directory`.
+    pub(crate) fn new(directory: &Path, device: Option<Rc<Device>>) -> Rc<Self> {
         let directory = directory.join(DIRECTORY);
-        let this = Self { directory, device, current: RefCell::default() };
-        this.clear()?;
-        Ok(Rc::new(this))
+        Rc::new(Self { directory, device, current: RefCell::default() })
     }
 
-    /// Removes all files. Blocks.
-    fn clear(&self) -> Result<()> {
-        match std::fs::remove_dir_all(&self.directory) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                Err(Error::from(error).within(self.directory.display()))
-            }
-            _ => Ok(()),
-        }
+    /// Removes the files that an earlier process left in a target's directory. Blocks, for long if
+    /// the files are large: must not be called on an event loop.
+    ///
+    /// # Errors
+    /// Errors of the file system.
+    pub(crate) fn remove_leftovers(directory: &Path) -> Result<()> {
+        remove_all(&directory.join(DIRECTORY))
     }
 
     /// Starts a phase of a run. Does nothing if the same phase is running, since the request was
@@ -297,22 +290,30 @@ impl Benchmark {
         // Another request may have stopped this run while the files were removed, and a new run may
         // have started.
         if self.current.borrow().as_ref().is_some_and(|current| Rc::ptr_eq(current, &run)) {
-            self.clear()?;
+            // Only the directory is left, unless its file system is damaged.
+            remove_all(&self.directory)?;
             self.current.take();
         }
         Ok(())
     }
 
-    /// Stops the current run because the target ends.
-    pub(crate) fn end(&self) {
-        if let Some(run) = self.current.take() {
-            run.is_stopped.set(true);
-            if let Err(error) = self.clear() {
-                tracing::warn!(
-                    "cannot remove the files of a benchmark before the next start: {error}"
-                );
-            }
+    /// Stops the current run because the target ends, and removes its files. Other targets may
+    /// share the event loop, so the removal does not block it.
+    pub(crate) async fn end(&self) {
+        let Some(run) = self.current.borrow().as_ref().map(|run| run.id) else { return };
+        if let Err(error) = self.stop(run).await {
+            tracing::warn!("cannot remove the files of a benchmark before the next start: {error}");
         }
+    }
+}
+
+/// Removes a directory with all files in it.
+fn remove_all(directory: &Path) -> Result<()> {
+    match std::fs::remove_dir_all(directory) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(Error::from(error).within(directory.display()))
+        }
+        _ => Ok(()),
     }
 }
 

@@ -60,8 +60,10 @@ pub(crate) fn serve(
     loops: &EventLoops,
 ) -> Result<()> {
     let device = Device::of(emulation, start.target);
-    // This look at the device is made here and not in the loop: it hangs if the device does.
+    // These calls are made here and not in the loop, which other targets of the device may share:
+    // they hang if the device does, and the removal of large files takes long.
     let number = device_number(start.directory.path())?;
+    Benchmark::remove_leftovers(start.directory.path())?;
     loops.run(number, move || own(start, open_files, device))
 }
 
@@ -78,7 +80,7 @@ async fn own(start: TargetStart, open_files: usize, device: Option<Device>) -> R
     let store = ChunkStore::open(directory.path(), identity.cluster, target)?;
     store.limit_open_files(open_files);
     let device = device.map(Rc::new);
-    let benchmark = Benchmark::open(directory.path(), device.clone())?;
+    let benchmark = Benchmark::new(directory.path(), device.clone());
     let links = Links::new(identity.clone(), Arc::clone(&map));
     let router = Router::of_target(identity, map, target);
     let served = Rc::new(ServedTarget {
@@ -134,7 +136,7 @@ async fn own(start: TargetStart, open_files: usize, device: Option<Device>) -> R
             TargetEvent::Stop => break Ok(()),
         }
     };
-    served.benchmark.end();
+    served.benchmark.end().await;
     // From here on, the target accepts no new requests. Requests in progress run to completion,
     // since a dropped write would be torn.
     drop((connections, clean_up));

@@ -398,7 +398,7 @@ fn write_of_a_client_removed_while_it_waits_is_refused() {
             senders: RefCell::default(),
             permits: Semaphore::new(1),
             device: None,
-            benchmark: Benchmark::open(&dir, None).unwrap(),
+            benchmark: Benchmark::new(&dir, None),
             links: Links::new(server.clone(), Arc::clone(&cell)),
             meter: RequestMeter::new(&skep_metrics::Registry::new(), TARGET),
         });
