@@ -271,6 +271,22 @@ struct Supervisor {
     is_ending: bool,
 }
 
+/// Returns how a session ended. `left` are the events that arrived with the last ones. A signal
+/// among them must not be lost: the mount would be served again by the other transport.
+fn end_of(
+    failure: Option<Error>,
+    was_refused: bool,
+    mut left: impl Iterator<Item = Event>,
+) -> Result<End> {
+    match failure {
+        Some(error) => Err(error),
+        None if was_refused && !left.any(|event| matches!(event, Event::Signal)) => {
+            Ok(End::Refused)
+        }
+        None => Ok(End::Unmounted),
+    }
+}
+
 impl Supervisor {
     /// Waits until all threads have ended, or until the grace period of a detached mount is over.
     /// Returns how the session ended, the number of threads that still run, and the signals.
@@ -301,11 +317,8 @@ impl Supervisor {
         if let Some(listener) = listener {
             listener.cancel().await;
         }
-        let end = match self.failure {
-            Some(error) => Err(error),
-            None if self.was_refused => Ok(End::Refused),
-            None => Ok(End::Unmounted),
-        };
+        let left = std::iter::from_fn(|| mailbox.try_receive());
+        let end = end_of(self.failure, self.was_refused, left);
         (end, self.running, signals.and_then(std::rc::Rc::into_inner))
     }
 
@@ -400,4 +413,18 @@ impl Supervisor {
 
 fn is_busy(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::ResourceBusy
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Before the fix, the mount went on with the other transport after `SIGTERM`.
+    #[test]
+    fn signal_beside_a_refusal_ends_the_mount() {
+        let end = |was_refused, left: Vec<Event>| end_of(None, was_refused, left.into_iter());
+        assert!(matches!(end(true, vec![]), Ok(End::Refused)));
+        assert!(matches!(end(true, vec![Event::Ready, Event::Signal]), Ok(End::Unmounted)));
+        assert!(matches!(end(false, vec![Event::Signal]), Ok(End::Unmounted)));
+    }
 }
