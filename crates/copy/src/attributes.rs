@@ -9,9 +9,11 @@
 
 use crate::context::Options;
 use crate::failure::Failure;
+use crate::tree::Seen;
 use rustix::fs::{
     AtFlags, Gid, Mode, Timespec, Timestamps, Uid, XattrFlags, chownat, fchmod, fchown, fgetxattr,
-    flistxattr, flistxattr_query, fremovexattr, fsetxattr, futimens, utimensat,
+    flistxattr, flistxattr_query, fremovexattr, fsetxattr, futimens, getxattr, removexattr,
+    setxattr, utimensat,
 };
 use rustix::io::Errno;
 use std::ffi::OsStr;
@@ -109,13 +111,16 @@ fn allowed(changed: rustix::io::Result<()>) -> Result<(), Failure> {
     }
 }
 
-/// Gives a link, FIFO, socket or device its owner, mode and times. `copy` is open with `O_PATH`,
-/// so that a program that replaces the name meanwhile cannot direct the changes to another file.
+/// Gives a link, FIFO, socket or device its owner, access control list, mode and times. `copy` is
+/// open with `O_PATH`, so that a program that replaces the name meanwhile cannot direct the changes
+/// to another file. `is_clean` means that the copy has inherited no list from its directory.
 pub(crate) fn copy_special(
     options: &Options,
+    source: &Seen,
     copy: &File,
-    metadata: &Metadata,
+    is_clean: bool,
 ) -> Result<(), Failure> {
+    let metadata = &source.metadata;
     let (user, group) = owner(options, metadata);
     if user.is_some() || group.is_some() {
         allowed(chownat(copy, "", user, group, AtFlags::EMPTY_PATH))?;
@@ -124,6 +129,10 @@ pub(crate) fn copy_special(
         let now = copy.metadata().map_err(Failure::of("read the attributes of the copy"))?;
         // This path names the open entry, and not its name.
         let path = format!("/proc/self/fd/{}", copy.as_raw_fd());
+        if options.xattrs {
+            let source = format!("/proc/self/fd/{}", source.file.as_raw_fd());
+            list_of_special(&source, &path, is_clean)?;
+        }
         let changed = std::fs::set_permissions(path, Permissions::from_mode(mode(metadata, &now)));
         changed.map_err(Failure::of("set the mode of the copy"))?;
     }
@@ -196,6 +205,54 @@ fn extended(source: &File, destination: &File, is_clean: bool) -> Result<(), Fai
         }
     }
     Ok(())
+}
+
+/// Whether a copy has the extended attributes that [`copy()`] would set, and no others of these
+/// kinds. An access control list or a capability that the source has lost gives rights.
+pub(crate) fn are_extended_equal(source: &File, copy: &File) -> Result<bool, Failure> {
+    let list = |file: &File| {
+        let mut names = names(file).map_err(Failure::of("list extended attributes"))?;
+        names.sort_unstable();
+        Ok(names)
+    };
+    let names = list(source)?;
+    if names != list(copy)? {
+        return Ok(false);
+    }
+    let mut values = [vec![0_u8; VALUE_LIMIT], vec![0_u8; VALUE_LIMIT]];
+    for name in names.iter().map(|name| OsStr::from_bytes(name)) {
+        let [of_source, of_copy] = &mut values;
+        let read = |file: &File, value: &mut [u8]| match fgetxattr(file, name, value) {
+            Ok(len) => Ok(Some(len)),
+            Err(Errno::NODATA) => Ok(None),
+            Err(error) => Err(Failure::of("read an extended attribute")(error)),
+        };
+        let lens = (read(source, &mut of_source[..])?, read(copy, &mut of_copy[..])?);
+        let (Some(len), Some(other)) = lens else { return Ok(false) };
+        if of_source[..len] != of_copy[..other] {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// The access control list of an entry.
+const LIST: &str = "system.posix_acl_access";
+
+/// Gives a FIFO, socket or device the access control list of its source. `path` and `source` name
+/// the open entries. `is_clean` means that the copy has inherited no list from its directory.
+fn list_of_special(source: &str, path: &str, is_clean: bool) -> Result<(), Failure> {
+    let mut value = vec![0_u8; VALUE_LIMIT];
+    match getxattr(source, LIST, &mut value[..]) {
+        Ok(len) => setxattr(path, LIST, &value[..len], XattrFlags::empty())
+            .map_err(Failure::of("set the access control list of the copy")),
+        Err(Errno::NODATA | Errno::OPNOTSUPP) if is_clean => Ok(()),
+        Err(Errno::NODATA | Errno::OPNOTSUPP) => match removexattr(path, LIST) {
+            Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP) => Ok(()),
+            Err(error) => Err(Failure::of("remove the access control list of the copy")(error)),
+        },
+        Err(error) => Err(Failure::of("read the access control list")(error)),
+    }
 }
 
 /// Whether a directory gives new entries an access control list.

@@ -77,24 +77,30 @@ fn copy_bytes(directory: &Directory, files: Files<'_>, version: Version) -> Resu
     data::copy(files, 0..version.len, is_sparse, &context.pace, copied)
 }
 
-/// Compares a copy that a former run has made, if the user asks, and sets its owner and mode if
-/// the source has others now.
+/// Compares a copy that a former run has made, if the user asks, and sets its attributes if the
+/// source has others now. Returns `false` if the file must be copied again: its attributes differ,
+/// and it may also be a file of another user or of another copy (`is_own` is false).
 pub(crate) fn check_existing(
     directory: &Directory,
     entry: &Entry,
-    seen: &Seen,
-    existing: &Seen,
-) -> Result<(), Failure> {
+    (seen, existing): (&Seen, &Seen),
+    is_own: bool,
+) -> Result<bool, Failure> {
     let context = &directory.context;
     let options = &context.options;
     let is_equal = attributes::are_equal(options, &seen.metadata, &existing.metadata);
-    if options.is_dry_run || (is_equal && !options.verify && !options.sync) {
-        return Ok(());
+    let is_done = is_equal && !options.verify && !options.sync && !options.xattrs;
+    if options.is_dry_run || is_done {
+        return Ok(true);
     }
     let destination = directory.destination.as_ref().expect("not in a dry run");
     let source = seen.open_file(&directory.source, &entry.name)?;
     let copy = existing.open_file(&destination.file, entry.copy())?;
     let version = version_of(&seen.metadata);
+    let is_equal = is_equal && (!options.xattrs || attributes::are_extended_equal(&source, &copy)?);
+    if !is_equal && !is_own {
+        return Ok(false);
+    }
     if options.verify {
         let stored = verification::open(&destination.file, entry.copy(), &copy)?;
         let compared = |bytes| Counters::add(&context.counters.verified, bytes);
@@ -108,5 +114,5 @@ pub(crate) fn check_existing(
         // A former run may have copied the file without a sync.
         copy.sync_all().map_err(Failure::of("sync"))?;
     }
-    Ok(())
+    Ok(true)
 }

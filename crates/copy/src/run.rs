@@ -17,7 +17,7 @@ use skep_types::{Error, ErrorCode, Result};
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::os::unix::ffi::OsStringExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
@@ -63,6 +63,7 @@ struct Top {
 pub fn copy(pairs: &[Pair], options: &Options, report: &dyn Fn(&Progress)) -> Result<Outcome> {
     let begin = Instant::now();
     raise_descriptor_limit();
+    let pairs = &pairs.iter().map(behind_link).collect::<Result<Vec<_>>>()?[..];
     let context = Arc::new(Context::new(options));
     refuse_inside(pairs)?;
     let mut tops = Vec::new();
@@ -112,6 +113,20 @@ fn raise_descriptor_limit() {
         // With fewer descriptors only very deep trees fail, and report it.
         let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
     }
+}
+
+/// Returns the pair with the directory to which a link leads, if its source ends with a slash. The
+/// copy keeps its name.
+fn behind_link(pair: &Pair) -> Result<Pair> {
+    let Pair { source, destination } = pair.clone();
+    if !source.as_os_str().as_bytes().ends_with(b"/") {
+        return Ok(Pair { source, destination });
+    }
+    let real = source.canonicalize();
+    let source = real.map_err(|error| {
+        Error::from(error).within(format_args!("cannot copy {}", source.display()))
+    })?;
+    Ok(Pair { source, destination })
 }
 
 /// Refuses a copy into one of its sources, which would never end.

@@ -43,7 +43,8 @@ pub(crate) fn copy(
         let reason = "another program has replaced it; copy it again with --resume";
         return Err(Failure::because("create the copy", reason));
     }
-    attributes::copy_special(&context.options, &copy.file, &seen.metadata)?;
+    let is_clean = !destination.gives_lists;
+    attributes::copy_special(&context.options, seen, &copy.file, is_clean)?;
     let identity = copy.identity();
     temporary.put_in_place(identity, entry.copy(), replaces)?;
     Ok(identity)

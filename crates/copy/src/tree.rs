@@ -11,18 +11,19 @@ use crate::outcome::Counters;
 use crate::plan::{Version, is_reserved, is_temporary};
 use crate::version::{Identity, present_version, version_of};
 use rustix::fs::{
-    AtFlags, FileType, FlockOperation, Mode, OFlags, ResolveFlags, flock, mkdirat, openat, openat2,
-    unlinkat,
+    AtFlags, FileType, FlockOperation, Mode, OFlags, ResolveFlags, flock, fstatfs, ioctl_getflags,
+    mkdirat, openat, openat2, unlinkat,
 };
 use rustix::io::Errno;
+use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, Metadata};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
 /// A directory of the source with its copy.
 #[derive(Debug)]
@@ -54,6 +55,48 @@ pub(crate) struct Destination {
     pub(crate) is_new: bool,
     /// Whether new entries inherit an access control list.
     pub(crate) gives_lists: bool,
+    /// The names of the copies, if the directory ignores the case of letters.
+    pub(crate) names: Option<FoldedNames>,
+}
+
+/// The names that this run has copied to a directory that ignores the case of letters. Without
+/// them, the second of two names that differ by case only would replace the copy of the first, and
+/// two directories would become one.
+#[derive(Debug, Default)]
+pub(crate) struct FoldedNames {
+    /// Each name, by its form in small letters. The mutex protects only this map.
+    names: Mutex<HashMap<String, OsString>>,
+}
+
+impl FoldedNames {
+    /// Refuses a name if another name of the source leads to the same entry.
+    pub(crate) fn claim(&self, name: &OsStr) -> Result<(), Failure> {
+        let folded = name.to_string_lossy().to_lowercase();
+        let mut names = self.names.lock().expect("no thread panics with this lock");
+        let first = names.entry(folded).or_insert_with(|| name.to_owned());
+        if first == name {
+            return Ok(());
+        }
+        let reason = format!(
+            "the destination ignores the case of letters, and {} is there already; rename one of \
+             the two",
+            crate::failure::shown(Path::new(first))
+        );
+        Err(Failure::because("copy", reason))
+    }
+}
+
+/// Whether a directory is known to ignore the case of letters in names. Others are not recognised:
+/// there the rename of a new entry refuses to replace another one.
+fn ignores_case(directory: &File) -> bool {
+    /// `FS_CASEFOLD_FL`: ext4, f2fs and tmpfs have this flag for each directory.
+    const CASEFOLD: u32 = 0x4000_0000;
+    /// FAT, exFAT, NTFS, CIFS, SMB and HFS+, from `magic.h` and the sources of Linux.
+    const KINDS: [u64; 7] =
+        [0x4d44, 0x2011_bab0, 0x5346_544e, 0x7366_746e, 0xff53_4d42, 0xfe53_4d42, 0x482b];
+    let has_flag = ioctl_getflags(directory).is_ok_and(|flags| flags.bits() & CASEFOLD != 0);
+    let kind = fstatfs(directory).map(|found| found.f_type as u64 & 0xffff_ffff);
+    has_flag || kind.is_ok_and(|kind| KINDS.contains(&kind))
 }
 
 impl Destination {
@@ -63,7 +106,8 @@ impl Destination {
         // give all entries one owner. In both cases entries are checked as in an old directory.
         let is_new = is_new && metadata.uid() == rustix::process::geteuid().as_raw();
         let gives_lists = attributes::gives_lists(&file);
-        Ok(Self { identity: Identity::of(&metadata), file, is_new, gives_lists })
+        let names = ignores_case(&file).then(FoldedNames::default);
+        Ok(Self { identity: Identity::of(&metadata), file, is_new, gives_lists, names })
     }
 }
 
@@ -286,5 +330,24 @@ pub(crate) fn count_found(counters: &Counters, kind: FileType) {
     match kind {
         FileType::Directory => Counters::add(&counters.unread, 1),
         _ => Counters::add(&counters.found, 1),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_differ_by_case_only_are_refused() {
+        let names = FoldedNames::default();
+        for name in ["Read", "other", "Read"] {
+            names.claim(OsStr::new(name)).unwrap();
+        }
+        for name in ["READ", "read", "OTHER"] {
+            let failure = names.claim(OsStr::new(name)).unwrap_err();
+            assert!(failure.error.to_string().contains("ignores the case"), "{name}");
+        }
+        let directory = tempfile::TempDir::new().unwrap();
+        assert!(!ignores_case(&open_named(directory.path()).unwrap()));
     }
 }

@@ -134,6 +134,9 @@ impl Walk {
                           rename it, or finish the copy that has created it";
             return Err(Failure::because("copy", reason));
         }
+        if let Some(names) = parent.destination.as_ref().and_then(|it| it.names.as_ref()) {
+            names.claim(entry.copy())?;
+        }
         if kind == FileType::Directory {
             return self.directory(&parent, &entry);
         }
@@ -213,10 +216,15 @@ impl Walk {
             // Another name of the inode may be a file of another user, or of another copy.
             let is_own =
                 found.nlink() == 1 && (!options.owners || found.uid() == seen.metadata.uid());
-            if attributes::are_equal(options, &seen.metadata, found) || (is_file && is_own) {
-                if is_file {
-                    file::check_existing(parent, entry, seen, existing)?;
+            let is_equal = attributes::are_equal(options, &seen.metadata, found);
+            let is_there = match is_file {
+                true if is_equal || is_own => {
+                    file::check_existing(parent, entry, (seen, existing), is_own)?
                 }
+                true => false,
+                false => is_equal,
+            };
+            if is_there {
                 Counters::add(&counters.skipped, 1);
                 return Ok(Copied::Complete(existing.identity()));
             }

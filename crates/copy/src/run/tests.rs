@@ -236,6 +236,45 @@ fn file_with_reserved_space_keeps_its_length_and_holes() {
     assert_eq!(fs::metadata(site.copy("kept")).unwrap().len(), 1 << 20);
 }
 
+/// Before the fix, the copy kept rights that the source does not give any more.
+#[test]
+fn resumed_copy_removes_attributes_that_the_source_has_lost() {
+    let site = Site::new();
+    for name in ["lost", "changed", "same"] {
+        fs::write(site.source(name), "x").unwrap();
+        lsetxattr(site.source(name), "user.note", b"1", XattrFlags::empty()).unwrap();
+    }
+    site.succeed(&OPTIONS);
+    rustix::fs::lremovexattr(site.source("lost"), "user.note").unwrap();
+    lsetxattr(site.source("changed"), "user.note", b"2", XattrFlags::empty()).unwrap();
+    let outcome = site.succeed(&Options { resume: true, verify: false, ..OPTIONS });
+    assert_eq!((outcome.bytes, outcome.skipped), (0, 3), "no file is copied again");
+    let value = |name: &str| {
+        let mut value = [0_u8; 1];
+        lgetxattr(site.copy(name), "user.note", &mut value[..]).map(|_| value[0])
+    };
+    assert_eq!(value("lost"), Err(Errno::NODATA));
+    assert_eq!((value("changed"), value("same")), (Ok(b'2'), Ok(b'1')));
+}
+
+#[test]
+fn slash_after_a_link_names_the_directory_behind_it() {
+    let site = Site::new();
+    fs::write(site.source("file"), "x").unwrap();
+    let link = site.directory.path().join("link");
+    symlink(site.source(""), &link).unwrap();
+    let with_slash = PathBuf::from(format!("{}/", link.display()));
+    let is_link = |source: PathBuf, copy_name: &str| {
+        let destination = site.directory.path().join(copy_name);
+        let pair = Pair { source, destination: destination.clone() };
+        assert_eq!(copy(&[pair], &OPTIONS, &|_| ()).unwrap().problems, []);
+        fs::symlink_metadata(destination).unwrap().is_symlink()
+    };
+    assert!(is_link(link, "first"));
+    assert!(!is_link(with_slash, "second"));
+    assert_eq!(fs::read(site.directory.path().join("second/file")).unwrap(), b"x");
+}
+
 #[test]
 fn resumed_copy_repairs_links_modes_and_leftovers() {
     let site = Site::new();
