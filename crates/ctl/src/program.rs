@@ -19,8 +19,8 @@ pub(crate) fn program() -> Command {
     // Under the name of the mount helper, the new process would parse its arguments like mount(8).
     let name = std::env::args_os().next().filter(|name| !is_mount_helper(name));
     command.arg0(name.unwrap_or_else(|| "skep".into()));
-    // The process that waits for this one must not receive the notifications of the new process.
-    // The waiting process may also have exited.
+    // The process that waits until this process is ready must not receive the notifications of the
+    // new process. It may also have exited.
     command.env_remove("NOTIFY_SOCKET");
     command
 }

@@ -61,8 +61,8 @@ impl Changes {
                     changes.sessions_ended.push(SessionId::new(id));
                 }
             } else if key.starts_with(&sizes) {
-                // Either the size was recovered, or it was recovered and must be recovered again,
-                // because another writer died in this batch.
+                // The size was recovered. It must be recovered once more if another writer died in
+                // this batch.
                 changes.recovered_sizes.push(InodeId::new(id));
             } else if key.starts_with(&prepared) {
                 let record: Option<PreparedRecord> = value.map(decode).transpose()?;

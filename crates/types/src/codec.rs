@@ -230,7 +230,8 @@ impl Codec for String {
     }
 }
 
-/// Memory that any list may take; a longer one may take `MOST_GROWTH` bytes for each encoded byte.
+/// Every list may take this number of bytes in memory. A list that takes more may take at most
+/// `MOST_GROWTH` bytes for each encoded byte.
 const SMALL_LIST_BYTES: usize = 1 << 20;
 const MOST_GROWTH: usize = 16;
 impl<T: Codec> Codec for Vec<T> {
