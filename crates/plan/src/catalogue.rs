@@ -197,7 +197,12 @@ impl Catalogue {
             check(is_price(it.usd_per_hour), &it.name, "usd_per_hour must not be negative");
             check(is_limit(it.disk_limit_mb_s), &it.name, "disk_limit_mb_s must be greater than 0");
             check(is_limit(it.disk_limit_iops), &it.name, "disk_limit_iops must be greater than 0");
-            check(it.disks == 0 || it.disk.is_some(), &it.name, "name the type of its disks: disk");
+            check(
+                it.disks == 0 || it.disk.is_some(),
+                &it.name,
+                "the server has disks, so `disk` \
+                must name their type",
+            );
             if let Some(disk) = &it.disk {
                 check(it.disks > 0, &it.name, "disks must be greater than 0");
                 let is_known = self.disks.iter().any(|known| known.name == *disk);
