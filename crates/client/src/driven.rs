@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn unstarted_operation_is_dropped_and_awaited_one_returns() {
+    fn operation_dropped_before_its_first_poll_never_runs() {
         skep_env::block_on(async {
             let done = Rc::new(Cell::new(false));
             drop(drive(operation(&done), |_| unreachable!("it never ran")));
