@@ -217,8 +217,8 @@ impl Secrets {
         held.find(|held| held.secret.id().raw() == id).map(|held| held.secret)
     }
 
-    /// Whether this process holds the secret with an id, and nobody has revoked the secret for new
-    /// nodes.
+    /// Whether this process holds the secret with an id, and no administrator has revoked it for
+    /// new nodes.
     pub fn is_open(&self, id: SecretId) -> bool {
         self.held().iter().any(|held| !held.is_closed && held.secret.id() == id)
     }

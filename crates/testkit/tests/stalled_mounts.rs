@@ -1,6 +1,6 @@
-//! Mounts whose requests stand still: `skep health check` names the mount, the target for which it
-//! waits, and since when; with `--watch`, it prints the beginning and the end of the outage. The log
-//! of the mount names the request that has waited longest.
+//! Mounts whose requests do not continue: `skep health check` names the mount, the target for which
+//! it waits, and since when; with `--watch`, it prints the beginning and the end of the outage. The
+//! log of the mount names the request that has waited longest.
 
 use serde_json::Value;
 use skep_testkit::schema::check;

@@ -230,8 +230,7 @@ impl Codec for String {
     }
 }
 
-/// Every list may take this number of bytes in memory. A list that takes more may take at most
-/// `MOST_GROWTH` bytes for each encoded byte.
+/// Memory limit of a list, unless it takes at most `MOST_GROWTH` bytes for each encoded byte.
 const SMALL_LIST_BYTES: usize = 1 << 20;
 const MOST_GROWTH: usize = 16;
 impl<T: Codec> Codec for Vec<T> {

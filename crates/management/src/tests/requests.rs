@@ -41,7 +41,8 @@ fn registration_after_a_lost_reply_gets_the_first_id() {
     });
 }
 
-/// Before the fix, the holder of a revoked token joined over a connection from before.
+/// Before the fix, the holder of a revoked token joined over a connection that it had opened before
+/// the revocation.
 #[test]
 fn revoked_token_joins_no_node_over_an_older_connection() {
     let (_directory, settings, token) = cluster();
