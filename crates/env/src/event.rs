@@ -46,8 +46,8 @@ impl Event {
         &self.0
     }
 
-    /// Waits until the counter is not zero, and sets it to zero. Must only be called for an event of
-    /// [`Self::new`], by one future at a time. Takes no descriptor.
+    /// Waits until the counter is not zero, and sets it to zero. Must only be called for an event
+    /// of [`Self::new`], by one future at a time. Takes no descriptor.
     ///
     /// # Errors
     /// Returns an error if the kernel refuses to read the event.
