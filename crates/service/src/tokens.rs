@@ -35,7 +35,8 @@ pub fn install(directory: &Path, token: &JoinToken) -> Result<bool> {
     if own.cluster != token.cluster {
         return refused(format!(
             "it is of cluster {}, but the directory belongs to cluster {}; use the token that \
-             `skep cluster token` prints on the management host of this cluster",
+             `skep cluster token --cluster DIRECTORY` prints on the management host of this \
+             cluster",
             token.cluster, own.cluster
         ));
     }
@@ -51,7 +52,11 @@ pub fn install(directory: &Path, token: &JoinToken) -> Result<bool> {
     }
     let is_closed = held.iter().any(|it| it.secret == newest && it.is_closed);
     if is_closed || former.revoked.contains(&newest.id()) {
-        return refused("it is revoked; use the newest one, of `skep cluster token`".to_owned());
+        return refused(
+            "it is revoked; use the newest one, of `skep cluster token --cluster \
+                        DIRECTORY`"
+                .to_owned(),
+        );
     }
     if held.iter().filter(|it| it.secret != newest).count() == MAX_SECRETS {
         return refused(format!(
@@ -224,7 +229,8 @@ impl FollowedToken {
         }
         let what = format!(
             "{} has a token of cluster {}, and this process belongs to cluster {}; put the token \
-             back that `skep cluster token` prints on the management host of this cluster",
+             back that `skep cluster token --cluster DIRECTORY` prints on the management host of \
+             this cluster",
             self.files[0].display(),
             token.cluster,
             self.cluster

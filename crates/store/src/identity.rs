@@ -8,8 +8,8 @@
 use crate::atomic::replace_atomically;
 use skep_format::identity::{DirectoryKind, Identity};
 use skep_types::{ClusterId, Error, ErrorCode, NodeId, Result, TargetId};
-use std::fs::{File, OpenOptions, Permissions, TryLockError};
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::fs::{DirBuilder, File, OpenOptions, Permissions, TryLockError};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -17,6 +17,8 @@ use std::time::Duration;
 pub const IDENTITY_FILE: &str = "skep-identity";
 /// Name of the file that a process locks while it serves the directory.
 pub const LOCK_FILE: &str = "skep-lock";
+/// Mode of new directories: they contain the data of all users.
+const PRIVATE_MODE: u32 = 0o700;
 /// How often [`lock`] tries to lock a directory. With [`LOCK_PAUSE`] this is 200 ms, short enough
 /// for the thread that also sends heartbeats.
 const LOCK_ATTEMPTS: u32 = 20;
@@ -53,7 +55,7 @@ impl Directory {
     ///   in use by another process.
     /// - Errors of the file system.
     pub fn initialise(path: &Path, identity: Identity) -> Result<Self> {
-        std::fs::create_dir_all(path).map_err(io_error(path))?;
+        create_private(path)?;
         if let Some(found) = read_identity(path)? {
             return Err(refused(
                 path,
@@ -85,13 +87,7 @@ impl Directory {
     /// - `Corrupt` if the identity record is damaged.
     pub fn open(path: &Path, kind: DirectoryKind, cluster: Option<ClusterId>) -> Result<Self> {
         let Some(identity) = read_identity(path)? else {
-            return Err(refused(
-                path,
-                format_args!(
-                    "not initialised: run with --init to make it a {kind}; if it should hold one \
-                     already, check that its disk is mounted"
-                ),
-            ));
+            return Err(refused(path, missing(path, kind)));
         };
         if identity.kind != kind {
             return Err(refused(
@@ -152,6 +148,35 @@ impl Directory {
             self.identity = new;
         }
         Ok(())
+    }
+}
+
+/// Creates a directory that only its owner can enter. A directory that exists already keeps its
+/// mode, since it may belong to another program.
+fn create_private(path: &Path) -> Result<()> {
+    if let Some(parent) = path.parent() {
+        std::fs::create_dir_all(parent).map_err(io_error(parent))?;
+    }
+    match DirBuilder::new().mode(PRIVATE_MODE).create(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Ok(()),
+        created => created.map_err(io_error(path)),
+    }
+}
+
+/// Returns the fact that a directory has no identity record, and the way out. A directory that was
+/// lost comes first: `--init` would hide the loss, and for management it makes another cluster.
+fn missing(path: &Path, kind: DirectoryKind) -> String {
+    match kind {
+        DirectoryKind::Management => format!(
+            "it has no management. If this cluster exists already, do not use --init, which makes \
+             a new cluster: mount the disk of the directory, or put a copy back with `skep cluster \
+             restore --directory {} COPY`. For a new cluster, run with --init",
+            path.display()
+        ),
+        kind => format!(
+            "not initialised: if it should hold a {kind} already, mount its disk; to make it a new \
+             {kind}, run with --init"
+        ),
     }
 }
 
@@ -306,6 +331,19 @@ mod tests {
     }
 
     #[test]
+    fn new_directory_is_never_open_to_other_users() {
+        let parent = tempfile::tempdir().unwrap();
+        let mode = |path: &Path| std::fs::metadata(path).unwrap().mode() & 0o7777;
+        let path = parent.path().join("between").join("target");
+        create_private(&path).unwrap();
+        assert_eq!(mode(&path), 0o700);
+        assert_ne!(mode(path.parent().unwrap()), 0o700, "other programs may use the parent");
+        std::fs::set_permissions(&path, Permissions::from_mode(0o755)).unwrap();
+        create_private(&path).unwrap();
+        assert_eq!(mode(&path), 0o755);
+    }
+
+    #[test]
     fn assigned_ids_persist_and_cannot_change() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("t");
@@ -341,7 +379,11 @@ mod tests {
     fn open_refuses_blank_and_foreign_directories() {
         let dir = tempfile::tempdir().unwrap();
         let blank = message(open(dir.path(), 1));
-        assert!(blank.contains("--init") && blank.contains("mounted"), "{blank}");
+        let order = ["mount its disk", "--init"].map(|way_out| blank.find(way_out).unwrap());
+        assert!(order.is_sorted(), "{blank}");
+        let lost = message(Directory::open(dir.path(), DirectoryKind::Management, None));
+        let words = ["do not use --init", "mount the disk", "skep cluster restore --directory /"];
+        assert!(words.iter().all(|word| lost.contains(word)), "{lost}");
         assert!(message(open(&dir.path().join("missing"), 1)).contains("not initialised"));
         drop(Directory::initialise(dir.path(), identity(1)).unwrap());
         let foreign = message(open(dir.path(), 2));

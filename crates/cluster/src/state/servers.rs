@@ -59,15 +59,7 @@ impl Durable {
             return Ok(id);
         }
         if claimed.raw() != 0 {
-            let owner = self.map.node(*claimed).map_or("not in this cluster".to_owned(), |n| {
-                format!("node '{}', which has another uuid", n.name)
-            });
-            return Err(foreign(format!(
-                "cannot register a {} service as {claimed}: that is {owner}; the service was \
-                 removed, its directory is of another cluster, or the directory of management is \
-                 an old copy",
-                kind_word(*kind)
-            )));
+            return Err(foreign(self.unknown_node(*claimed, *kind)));
         }
         let servers = self.node_uuids.len();
         if servers >= MAX_SERVERS {
@@ -78,6 +70,32 @@ impl Durable {
         let id = self.take_node_id();
         insert_sorted(&mut self.node_uuids, (id, *uuid), |(id, _)| *id);
         Ok(id)
+    }
+
+    /// Returns the reason why a server whose directory has an id cannot register, and the way out.
+    fn unknown_node(&self, claimed: NodeId, kind: NodeKind) -> String {
+        let kind = kind_word(kind);
+        match self.map.node(claimed) {
+            Some(node) => format!(
+                "cannot register a {kind} service as {claimed}: that is node '{}', which has \
+                 another uuid; its directory is of another cluster, or the directory of management \
+                 is an old copy",
+                node.name
+            ),
+            // Ids are assigned in order, also after a restore.
+            None if claimed.raw() < self.next_node => format!(
+                "cannot register a {kind} service as {claimed}: {claimed} is no longer in this \
+                 cluster; it was removed, or management was put back from a copy that is older \
+                 than it. To join as a new node, move the \
+                 directory of the {kind} service and the directories of all its targets away, and \
+                 start with --init"
+            ),
+            None => format!(
+                "cannot register a {kind} service as {claimed}, which this cluster has not \
+                 assigned yet: its directory is of another cluster, or the directory of management \
+                 is an old copy"
+            ),
+        }
     }
 
     /// Returns the name of a server: the requested name, else the current name, else the first free

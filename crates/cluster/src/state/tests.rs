@@ -102,7 +102,7 @@ fn unknown_ids_are_refused_and_change_nothing() {
         assert!(error.context().contains(words), "{error}");
     };
     refused(&|r| r.node = NodeId::new(1), "'storage-1', which has another uuid");
-    refused(&|r| r.node = NodeId::new(9), "not in this cluster");
+    refused(&|r| r.node = NodeId::new(9), "which this cluster has not assigned");
     refused(&|r| r.targets[0].target = TargetId::new(1), "directory /data/21 as target t1");
     refused(&|r| r.targets[0].target = TargetId::new(9), "which is not in this cluster");
     let wrong_id = |r: &mut ServerRegistration| (r.uuid, r.node) = (1, NodeId::new(5));
@@ -117,6 +117,19 @@ fn unknown_ids_are_refused_and_change_nothing() {
     };
     refused(&wrong_kind, "cannot become a metadata service");
     assert_eq!(state, before);
+}
+
+#[test]
+fn removed_server_that_returns_gets_the_way_out() {
+    let mut state = cluster();
+    let foreign = registration(TargetKind::Storage, 77, &[]);
+    let node = state.apply(&Command::RegisterServer(foreign.clone())).unwrap().node;
+    state.apply(&Command::RemoveServer { node }).unwrap();
+    let returns = ServerRegistration { node, ..foreign };
+    let refused = state.apply(&Command::RegisterServer(returns)).unwrap_err();
+    assert_eq!(refused.code(), ErrorCode::NotPermitted);
+    let words = [&format!("{node} is no longer in this cluster"), "move the directory", "--init"];
+    assert!(words.iter().all(|word| refused.context().contains(*word)), "{refused}");
 }
 
 #[test]

@@ -1,14 +1,16 @@
 //! Initialises and opens the directories of a node and of its targets. Refuses directories that
 //! belong to other nodes or clusters.
 
-use super::Host;
+use super::{Host, absolute};
+use crate::cached_map;
 use crate::directory::{NodeDirectory, load_token};
 use crate::mount_points::{is_on_root, unmounted_above};
 use crate::tokens;
 use skep_format::identity::{DirectoryKind, Identity as DirectoryIdentity};
 use skep_rpc::JoinToken;
 use skep_store::identity::{Directory, is_initialised};
-use skep_types::{ClusterId, Error, ErrorCode, NodeId, Result, TargetId};
+use skep_types::map::Consistency;
+use skep_types::{ClusterId, Error, ErrorCode, NodeId, Result, Target, TargetId};
 use std::path::Path;
 
 /// The changes that `--init` has made.
@@ -64,12 +66,26 @@ impl Host {
                     target.display()
                 );
             }
+            if let Some(former) = former_target(target, &node)
+                && former.consistency != Consistency::Bad
+            {
+                tracing::warn!(
+                    "{} held target {} of this node, which is not given up: --init makes another \
+                     target there. If the disk of target {} still exists, remove the new \
+                     directory and mount the disk",
+                    target.display(),
+                    former.id,
+                    former.id
+                );
+            }
             drop(Directory::initialise(target, self.new_identity(&node))?);
             new_targets += 1;
         }
         if !is_new && !has_new_token && new_targets == 0 {
-            let problem = "is initialised already with all its targets and this token; start \
-            without --init";
+            let problem = "is initialised already with all its targets and this token; start it \
+                           without --init. If its node was removed from the cluster and shall join \
+                           as a new one, first move this directory and the directories of all its \
+                           targets away";
             return Err(refused(path, problem));
         }
         Ok(Initialised { cluster: node.token.cluster, is_new, has_new_token, new_targets })
@@ -91,6 +107,11 @@ impl Host {
     pub(super) fn open_target(&self, path: &Path, node: &NodeDirectory) -> Result<Directory> {
         let (_, kind, _) = self.kinds();
         let own = node.directory.identity();
+        if !is_initialised(path)
+            && let Some(former) = former_target(path, node)
+        {
+            return Err(refused(path, &missing(&former)));
+        }
         let target = Directory::open(path, kind, Some(own.cluster))?;
         let owner = target.identity();
         if owner.node_uuid == own.node_uuid {
@@ -98,7 +119,8 @@ impl Host {
         }
         let problem = format!(
             "{kind} {} belongs to node {} ({:032x}), not to node {} ({:032x}) in {}; name it in \
-             that node's settings",
+             that node's settings. If that node was removed from the cluster, move the directory \
+             away",
             owner.target,
             owner.node,
             owner.node_uuid,
@@ -129,6 +151,31 @@ fn reopen(
     Ok((node, true))
 }
 
+/// Returns the target of `node` that was in a directory, as the cached cluster map of the node has
+/// it. `None` if the map has no such target, or if there is no map.
+fn former_target(path: &Path, node: &NodeDirectory) -> Option<Target> {
+    let (map, path) = (cached_map::read(node)?, absolute(path));
+    let own = node.directory.identity().node;
+    map.targets.into_iter().find(|target| target.node == own && target.path == path)
+}
+
+/// Returns the fact that a target of this node is not in its directory, and the way out.
+fn missing(target: &Target) -> String {
+    let Target { id, consistency, .. } = target;
+    match consistency {
+        Consistency::Bad => format!(
+            "target {id} was here and is given up as lost: to use this directory for a new target, \
+             mount the new disk, stop the service, run it with --init and the same settings, and \
+             start it; otherwise take the directory out of its settings"
+        ),
+        _ => format!(
+            "target {id} was here and is missing: mount its disk; if it is lost for good, `skep \
+             target remove --lost {}` gives it up",
+            id.raw()
+        ),
+    }
+}
+
 /// Refuses a directory that would be on the wrong file system.
 pub(super) fn check_disk(path: &Path) -> Result<()> {
     match unmounted_above(path) {
@@ -146,7 +193,8 @@ pub(super) fn check_disk(path: &Path) -> Result<()> {
 
 fn no_token(path: &Path) -> Error {
     let problem = "the token of the cluster is missing; name the file that holds it with \
-                   --token-file (`skep cluster token` on the management host prints it)";
+                   --token-file (`skep cluster token --cluster DIRECTORY` on the management host \
+                   prints it)";
     refused(path, problem)
 }
 
@@ -186,7 +234,7 @@ mod tests {
         init("n", &["a"], &token_1).unwrap();
         init("n", &["a", "b"], &token_1).unwrap();
         let again = init("n", &["a", "b"], &token_1).unwrap_err().to_string();
-        assert!(again.contains("without --init"), "{again}");
+        assert!(again.contains("without --init") && again.contains("move"), "{again}");
         let foreign = init("n", &["a", "c"], &token(2)).unwrap_err().to_string();
         assert!(foreign.contains("cluster 0202"), "{foreign}");
         init("m", &["d"], &token_1).unwrap();
@@ -194,8 +242,48 @@ mod tests {
         assert!(stolen.contains("belongs to node") && stolen.contains("/a:"), "{stolen}");
         let stolen = problem(&host(dir.path(), "m", &["d", "a"]));
         assert!(stolen.contains("belongs to node") && stolen.contains("/a:"), "{stolen}");
+        assert!(stolen.contains("was removed from the cluster, move"), "{stolen}");
         let blank = problem(&host(dir.path(), "m", &["e"]));
         assert!(blank.contains("--init"), "{blank}");
+    }
+
+    /// Writes a cached map in which the node in `dir/n` has a target in `dir/a`.
+    fn cache_map(dir: &Path, consistency: Consistency) {
+        let mut node = NodeDirectory::open(&dir.join("n"), DirectoryKind::StorageNode).unwrap();
+        node.directory.assign(NodeId::new(3), TargetId::default()).unwrap();
+        let mut map = skep_types::ClusterMap::empty(node.token.cluster);
+        map.targets.push(Target {
+            id: TargetId::new(6),
+            kind: skep_types::TargetKind::Storage,
+            node: NodeId::new(3),
+            path: dir.join("a").display().to_string(),
+            reachability: skep_types::map::Reachability::Online,
+            consistency,
+            health: skep_types::map::TargetHealth::default(),
+            capacity: skep_types::map::Capacity::default(),
+            capacity_pool: skep_types::map::CapacityPool::Normal,
+        });
+        let node_uuid = node.directory.identity().node_uuid;
+        let bytes = skep_format::cached_map::CachedMap { node_uuid, map }.to_file();
+        std::fs::write(dir.join("n").join(cached_map::CACHED_MAP_FILE), bytes).unwrap();
+    }
+
+    #[test]
+    fn missing_disk_of_a_target_is_reported_with_its_id() {
+        let dir = tempfile::tempdir().unwrap();
+        let with_target = host(dir.path(), "n", &["a"]);
+        with_target.initialise(Some(token(1))).unwrap();
+        std::fs::remove_dir_all(dir.path().join("a")).unwrap();
+        cache_map(dir.path(), Consistency::Good);
+        let lost = problem(&with_target);
+        let words = ["target t6 was here", "mount its disk", "skep target remove --lost 6"];
+        assert!(words.iter().all(|word| lost.contains(word)), "{lost}");
+        assert!(!lost.contains("--init"), "{lost}");
+        // A target that was given up does not come back, so a new one can take its place.
+        cache_map(dir.path(), Consistency::Bad);
+        let given_up = problem(&with_target);
+        assert!(given_up.contains("given up") && given_up.contains("--init"), "{given_up}");
+        assert_eq!(with_target.initialise(None).unwrap().new_targets, 1);
     }
 
     #[test]
