@@ -67,22 +67,21 @@ pub fn problems_of_map(map: &ClusterMap) -> Vec<Problem> {
             add(
                 "no-service",
                 format!("the cluster has no {} service", kind_word(kind)),
-                "initialise and start one; `skep cluster token` prints the token that it needs to \
-                 join",
+                "initialise and start one; `skep cluster token --cluster DIRECTORY` prints the \
+                 token that it needs to join",
             );
         }
     }
     for target in &map.targets {
         if target.consistency == Consistency::Bad {
-            problems.extend(lost(target));
+            problems.extend(lost(map, target));
             continue;
         }
-        let found =
-            [reachability(target), condition(target), capacity(target), consistency(target)];
-        problems.extend(found.into_iter().flatten());
+        let found = [reachability, condition, capacity, consistency];
+        problems.extend(found.into_iter().filter_map(|rule| rule(map, target)));
         if map.group_of(target.id).is_none() {
             problems.push(problem(
-                target,
+                (map, target),
                 ("target-waits", Severity::Warning),
                 " waits for a group, and serves nothing until then",
                 "run `skep group create` with its id",
@@ -100,7 +99,7 @@ pub fn has_only_lost_targets(map: &ClusterMap, node: NodeId) -> bool {
 
 /// A target that was given up as lost is a problem only if its directory is back: its service could
 /// open it, and refuses all requests for it.
-fn lost(target: &Target) -> Option<Problem> {
+fn lost(map: &ClusterMap, target: &Target) -> Option<Problem> {
     let is_served =
         target.reachability == Reachability::Online && target.health.condition != Condition::Down;
     let rule = ("target-lost", Severity::Warning);
@@ -108,53 +107,83 @@ fn lost(target: &Target) -> Option<Problem> {
                 for it";
     let remedy = "take it out of the settings of its service, copy what you need from its \
                   directory, and add the disk as a new target in an empty directory";
-    is_served.then(|| problem(target, rule, fact, remedy))
+    is_served.then(|| problem((map, target), rule, fact, remedy))
+}
+
+/// Returns the targets that were given up as lost. They make no cluster unhealthy, since the
+/// service goes on without them, but files with bytes on them are damaged until an administrator
+/// has restored or removed these files.
+pub fn lost_targets(map: &ClusterMap) -> Vec<Problem> {
+    let is_lost = |target: &&Target| target.consistency == Consistency::Bad;
+    let note = |target: &Target| {
+        let name = name_of(map, target);
+        let id = target.id.raw();
+        Problem {
+            rule: "target-given-up",
+            severity: Severity::Warning,
+            target: Some(target.id),
+            what: format!(
+                "{name} was given up as lost: reads of the bytes on it return EIO; `skep target \
+                 files --paths {id}` lists the files"
+            ),
+            remedy: "restore these files from a backup, or remove them; then `skep target remove` \
+                     removes the target from the cluster",
+        }
+    };
+    map.targets.iter().filter(is_lost).map(note).collect()
+}
+
+/// Returns the name of a target for people: its kind, its id, its node and its directory there.
+fn name_of(map: &ClusterMap, target: &Target) -> String {
+    let Target { id, path, .. } = target;
+    let node = map.node(target.node).map_or_else(String::new, |node| format!(" on {}", node.name));
+    format!("{} target {id}{node} ({path})", target_kind_word(target.kind))
 }
 
 fn problem(
-    target: &Target,
+    (map, target): (&ClusterMap, &Target),
     (rule, severity): (&'static str, Severity),
     fact: &str,
     remedy: &'static str,
 ) -> Problem {
-    let kind = target_kind_word(target.kind);
-    let what = format!("{kind} target {} ({}){fact}", target.id, target.path);
+    let what = format!("{}{fact}", name_of(map, target));
     Problem { rule, severity, target: Some(target.id), what, remedy }
 }
 
-fn reachability(target: &Target) -> Option<Problem> {
+fn reachability(map: &ClusterMap, target: &Target) -> Option<Problem> {
     let fact = format!(" is {}", reachability_word(target.reachability));
     let remedy = "management receives no heartbeats from its service: check that the service is \
                   running and can connect to management";
     let rule = ("target-offline", Severity::Critical);
-    (target.reachability != Reachability::Online).then(|| problem(target, rule, &fact, remedy))
+    (target.reachability != Reachability::Online)
+        .then(|| problem((map, target), rule, &fact, remedy))
 }
 
-fn condition(target: &Target) -> Option<Problem> {
+fn condition(map: &ClusterMap, target: &Target) -> Option<Problem> {
     use Severity::{Critical, Warning};
     let reason = &target.health.problem;
     match target.health.condition {
         Condition::Serving | Condition::Closed if reason.is_empty() => None,
         Condition::Serving | Condition::Closed => Some(problem(
-            target,
+            (map, target),
             ("target-note", Warning),
             &format!(": {reason}"),
             "see \"A metadata target from a copy\" in docs/operations/several-hosts.md",
         )),
         Condition::ReadOnly => Some(problem(
-            target,
+            (map, target),
             ("target-failed", Critical),
             &format!(" refuses writes: {reason}"),
             "new files are placed on other targets; check its disk, then restart the service",
         )),
         Condition::Hung => Some(problem(
-            target,
+            (map, target),
             ("target-hung", Critical),
             &format!(" hangs: {reason}"),
             "operations on its files wait; check its disk and the kernel's log on its host",
         )),
         Condition::Down => Some(problem(
-            target,
+            (map, target),
             ("target-down", Critical),
             &format!(" is not served: {reason}"),
             "operations on its files wait; its service tries again by itself, at most a minute \
@@ -163,18 +192,18 @@ fn condition(target: &Target) -> Option<Problem> {
     }
 }
 
-fn capacity(target: &Target) -> Option<Problem> {
+fn capacity(map: &ClusterMap, target: &Target) -> Option<Problem> {
     match target.capacity_pool {
         CapacityPool::Normal => None,
         CapacityPool::Low => Some(problem(
-            target,
+            (map, target),
             ("target-low", Severity::Warning),
             " is low on free space",
             "new files are placed on other targets while these have free space; delete files or \
              add targets",
         )),
         CapacityPool::Emergency => Some(problem(
-            target,
+            (map, target),
             ("target-full", Severity::Critical),
             " is almost full",
             match target.kind {
@@ -190,11 +219,11 @@ fn capacity(target: &Target) -> Option<Problem> {
     }
 }
 
-fn consistency(target: &Target) -> Option<Problem> {
+fn consistency(map: &ClusterMap, target: &Target) -> Option<Problem> {
     let fact = " lacks changes that other members of its group have";
     let remedy = "it receives no new files until its resync is complete";
     let rule = ("target-inconsistent", Severity::Warning);
-    (target.consistency != Consistency::Good).then(|| problem(target, rule, fact, remedy))
+    (target.consistency != Consistency::Good).then(|| problem((map, target), rule, fact, remedy))
 }
 
 #[cfg(test)]
@@ -217,10 +246,24 @@ mod tests {
         }
     }
 
-    fn rules(target: Target) -> Vec<&'static str> {
+    fn map(target: Target) -> ClusterMap {
         let mut map = ClusterMap::empty(ClusterId::default());
         map.formatted = true;
+        map.nodes.push(skep_types::Node {
+            id: target.node,
+            kind: NodeKind::Storage,
+            name: "storage-2".into(),
+            addresses: Vec::new(),
+            domain: String::new(),
+            reachability: target.reachability,
+            version: String::new(),
+        });
         map.targets = vec![target];
+        map
+    }
+
+    fn rules(target: Target) -> Vec<&'static str> {
+        let map = map(target);
         // The target of this test has no group.
         let of_target = problems_of_map(&map)
             .into_iter()
@@ -244,6 +287,27 @@ mod tests {
             let both = Target { health, consistency: Consistency::NeedsResync, ..target() };
             assert_eq!(rules(both), [rule, "target-inconsistent"]);
         }
+    }
+
+    #[test]
+    fn problems_of_targets_name_their_node() {
+        let offline = map(Target { reachability: Reachability::Offline, ..target() });
+        let found = problems_of_map(&offline);
+        let found = found.iter().find(|it| it.rule == "target-offline").unwrap();
+        assert_eq!(found.what, "storage target t7 on storage-2 (/d) is Offline");
+    }
+
+    #[test]
+    fn lost_target_is_noted_until_it_is_removed() {
+        assert_eq!(lost_targets(&map(target())), []);
+        let lost = Target {
+            consistency: Consistency::Bad,
+            reachability: Reachability::Offline,
+            ..target()
+        };
+        let [note] = &lost_targets(&map(lost))[..] else { panic!("one target is lost") };
+        assert!(note.what.contains("t7 on storage-2"), "{}", note.what);
+        assert!(note.what.contains("skep target files --paths 7"), "{}", note.what);
     }
 
     #[test]

@@ -28,6 +28,18 @@ pub(crate) fn is_mount_point(directory: &Path) -> bool {
     kind_at(directory).is_some_and(|kind| kind == SKEP)
 }
 
+/// Returns the mount points of Skep on this host: the one of the working directory first. Reads
+/// only the mount table.
+pub(crate) fn mount_points() -> Vec<PathBuf> {
+    let mounts = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+    let lines = mounts.split(|byte| *byte == b'\n').filter_map(parse_mount);
+    let of_skep = lines.filter(|(_, kind, _)| kind == SKEP).map(|(point, ..)| point);
+    let mut points: Vec<_> = of_skep.collect();
+    let here = std::env::current_dir().unwrap_or_default();
+    points.sort_by_key(|point| !here.starts_with(point));
+    points
+}
+
 /// Type of the mounts of Skep.
 const SKEP: &str = "fuse.skep";
 

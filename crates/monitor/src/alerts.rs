@@ -106,6 +106,12 @@ impl AlertBook {
         all
     }
 
+    /// Returns the alerts that ended at or after a time, the newest first.
+    pub(crate) fn ended_since(&self, from_ms: u64) -> impl Iterator<Item = &Alert> {
+        let is_late = move |alert: &&Alert| alert.ended_ms.is_some_and(|ended| ended >= from_ms);
+        self.ended.iter().filter(is_late)
+    }
+
     /// Returns the alerts that ended lately, the newest first.
     pub(crate) fn ended(&self) -> &VecDeque<Alert> {
         &self.ended

@@ -10,10 +10,10 @@ use crate::collect::Collected;
 use crate::frame::{Dimension, Frame, Load};
 use crate::quantile::quantile_ns;
 use crate::settings::AlertSettings;
-use skep_cluster::problems::{Severity, has_only_lost_targets, problems_of_map};
+use skep_cluster::problems::{Severity, has_only_lost_targets, lost_targets, problems_of_map};
 use skep_cluster::state::kind_word;
 use skep_stats::why::{Evidence, Thresholds, causes};
-use skep_types::{ClusterMap, Target, TargetKind};
+use skep_types::{ClusterMap, NodeKind, Target, TargetKind};
 use std::collections::VecDeque;
 
 /// Number of newest frames that the rules over load read: a minute.
@@ -49,13 +49,16 @@ pub(crate) struct Situation<'a> {
     pub(crate) history_problem: Option<&'a str>,
     /// Clients that were evicted within the last minute.
     pub(crate) evicted: &'a [String],
+    /// Services whose pages with metrics Prometheus cannot read.
+    pub(crate) hidden_pages: &'a [String],
     pub(crate) settings: &'a AlertSettings,
 }
 
 /// Returns all findings, the most severe first.
 pub(crate) fn findings(situation: &Situation<'_>) -> Vec<Finding> {
     let mut found = Vec::new();
-    let Situation { collected, frames, evidence, history_problem, evicted, settings } = situation;
+    let Situation { collected, frames, evidence, history_problem, evicted, .. } = situation;
+    let settings = situation.settings;
     if let Some(problem) = &collected.map_problem {
         found.push(Finding {
             rule: "management-unreachable",
@@ -76,6 +79,7 @@ pub(crate) fn findings(situation: &Situation<'_>) -> Vec<Finding> {
             remedy: "the page and the alerts work, but older figures are missing".into(),
         });
     }
+    found.extend(hidden_pages(situation.hidden_pages));
     for client in *evicted {
         found.push(Finding {
             rule: "client-evicted",
@@ -89,7 +93,8 @@ pub(crate) fn findings(situation: &Situation<'_>) -> Vec<Finding> {
     }
     if let Some(map) = &collected.map {
         found.extend(unreachable(map, collected));
-        found.extend(problems_of_map(map).into_iter().map(|problem| Finding {
+        let of_map = problems_of_map(map).into_iter().chain(lost_targets(map));
+        found.extend(of_map.map(|problem| Finding {
             rule: problem.rule,
             severity: problem.severity,
             object: problem.target.map_or_else(|| "cluster".into(), |id| id.to_string()),
@@ -117,22 +122,47 @@ pub(crate) fn findings(situation: &Situation<'_>) -> Vec<Finding> {
     found
 }
 
+/// Pages with metrics that Prometheus asks for and cannot read.
+fn hidden_pages(services: &[String]) -> Option<Finding> {
+    (!services.is_empty()).then(|| Finding {
+        rule: "metrics-page-hidden",
+        severity: Severity::Warning,
+        object: "prometheus".into(),
+        what: format!(
+            "Prometheus gets no figures of {}: their pages with metrics are on the loopback \
+             addresses of their hosts",
+            services.join(", ")
+        ),
+        remedy: "set `metrics = \"0.0.0.0:PORT\"` below `[node]` in the settings of each of them, \
+                 and restart it; a firewall must keep others away from the port"
+            .into(),
+    })
+}
+
 fn unreachable(map: &ClusterMap, collected: &Collected) -> Vec<Finding> {
     let reasons = collected.unreachable.iter();
     reasons
         .filter_map(|(id, reason)| {
             let node = map.nodes.iter().find(|node| node.id.raw() == *id)?;
-            if has_only_lost_targets(map, node.id) {
+            let is_management = node.kind == NodeKind::Management;
+            // That management does not reply is a finding of its own, with its own effect.
+            let is_found = is_management && collected.map_problem.is_some();
+            if is_found || has_only_lost_targets(map, node.id) {
                 return None;
             }
+            let effect = match is_management {
+                true => "operations on files continue, but no state of the cluster changes",
+                false => {
+                    "operations on its files wait until it is back, other files are not affected"
+                }
+            };
             Some(Finding {
                 rule: "service-unreachable",
                 severity: Severity::Critical,
                 object: node.id.to_string(),
                 what: format!("{} does not reply: {reason}", node.name),
                 remedy: format!(
-                    "read the log of `skep {}` on its host, and start the service there; \
-                     operations on its files wait until it is back, other files are not affected",
+                    "read the log of `skep {}` on its host, and start the service there; {effect}",
                     kind_word(node.kind)
                 ),
             })
@@ -296,6 +326,7 @@ mod tests {
             evidence: &Evidence::default(),
             history_problem: None,
             evicted: &[],
+            hidden_pages: &[],
             settings: &settings,
         });
         // The targets of this test have no groups.
@@ -323,6 +354,7 @@ mod tests {
                 evidence: &evidence,
                 history_problem: None,
                 evicted: &[],
+                hidden_pages: &[],
                 settings,
             });
             let slow = found.into_iter().filter(|it| it.rule == "target-slow");
@@ -332,6 +364,44 @@ mod tests {
         assert_eq!(found(&settings), ["t3"]);
         settings.slow_factor = 20;
         assert_eq!(found(&settings), Vec::<String>::new());
+    }
+
+    #[test]
+    fn silence_of_management_is_one_finding() {
+        let mut of_cluster = map(TargetKind::Storage);
+        for (id, kind) in [(1, NodeKind::Management), (3, NodeKind::Storage)] {
+            of_cluster.nodes.push(skep_types::Node {
+                id: NodeId::new(id),
+                kind,
+                name: kind_word(kind).into(),
+                addresses: Vec::new(),
+                domain: String::new(),
+                reachability: Reachability::Online,
+                version: String::new(),
+            });
+        }
+        let collected = Collected {
+            map: Some(of_cluster),
+            map_problem: Some("no reply".into()),
+            unreachable: [(1, "no reply".to_owned()), (3, "no reply".to_owned())].into(),
+            ..Collected::default()
+        };
+        let found = findings(&Situation {
+            collected: &collected,
+            frames: &VecDeque::new(),
+            evidence: &Evidence::default(),
+            history_problem: None,
+            evicted: &[],
+            hidden_pages: &["storage-1".into()],
+            settings: &MonitorSettings::default().alerts,
+        });
+        let of_rule = |rule: &str| {
+            let found = found.iter().filter(|it| it.rule == rule);
+            found.map(|it| it.object.as_str()).collect::<Vec<_>>()
+        };
+        assert_eq!(of_rule("management-unreachable"), ["management"]);
+        assert_eq!(of_rule("service-unreachable"), ["n3"]);
+        assert_eq!(of_rule("metrics-page-hidden"), ["prometheus"]);
     }
 
     #[test]

@@ -14,16 +14,78 @@ use crate::settings::AlertSettings;
 use serde_json::{Value, json};
 use skep_cluster::problems::{reachability_word, target_kind_word};
 use skep_cluster::state::kind_word;
-use skep_stats::why::{Report, Scope, explain};
+use skep_stats::why::{Finding as Cause, Report, Scope, explain};
 use skep_types::map::{CapacityPool, Condition};
 use skep_types::{ClusterMap, Node, NodeId, NodeKind, Target};
+use std::cell::Cell;
 use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
 
 /// Maximum number of clients, users, jobs and operations in the description.
 const TOP: usize = 20;
 
 /// Span of the phases in the description.
 const PHASES_SPAN_MS: u64 = 10_000;
+
+/// Time for which a request for the pages of services counts as use of Prometheus: it asks each
+/// minute by default.
+const DISCOVERY_MS: u64 = 3_600_000;
+
+/// Rules of states in which requests wait or fail, as long as the states hold.
+const STOPPING: [&str; 5] =
+    ["target-offline", "target-down", "target-hung", "target-failed", "service-unreachable"];
+
+/// Whether requests of a scope waited or failed while an alert held.
+fn stops_requests(alert: &Alert, scope: &Scope) -> bool {
+    let target = alert.object.strip_prefix('t').and_then(|id| id.parse::<u32>().ok());
+    let is_in_scope = match (&scope.targets, target) {
+        (Some(targets), Some(id)) => targets.contains(&id),
+        _ => true,
+    };
+    is_in_scope && STOPPING.contains(&alert.rule)
+}
+
+/// Returns an alert that has ended as a cause of the slowness of its time.
+fn past_cause(alert: &Alert, now_ms: u64) -> Cause {
+    let ended_ms = alert.ended_ms.unwrap_or(now_ms);
+    let seconds = |ms: u64| ms as f64 / 1000.0;
+    Cause {
+        rule: alert.rule.into(),
+        severity: alert.severity.into(),
+        object: alert.object.clone(),
+        what: format!(
+            "{}; it lasted {:.0} s and ended {:.0} s ago",
+            alert.what,
+            seconds(ended_ms.saturating_sub(alert.since_ms)),
+            seconds(now_ms.saturating_sub(ended_ms))
+        ),
+        remedy: format!("while it lasted: {}", alert.remedy),
+    }
+}
+
+/// A page with metrics on the loopback address of another host.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct HiddenPage;
+
+/// Returns the address at which this host reads the page of a service. `page` is the address on
+/// which the service serves the page, `registered` has its addresses for other nodes, `own` those
+/// of this host.
+fn reachable_page(page: &str, registered: &[String], own: &[IpAddr]) -> Result<String, HiddenPage> {
+    let Ok(bound) = page.parse::<SocketAddr>() else { return Ok(page.to_owned()) };
+    if bound.ip().is_unspecified() {
+        let host = registered.first().and_then(|it| it.rsplit_once(':')).map(|(host, _)| host);
+        return Ok(host.map_or_else(|| page.to_owned(), |host| format!("{host}:{}", bound.port())));
+    }
+    let is_here = |address: &String| match address.parse::<SocketAddr>() {
+        Ok(address) => address.ip().is_loopback() || own.contains(&address.ip()),
+        // A name: it may be one of this host.
+        Err(_) => true,
+    };
+    match bound.ip().is_loopback() && !registered.iter().any(is_here) {
+        true => Err(HiddenPage),
+        false => Ok(page.to_owned()),
+    }
+}
 
 /// The state of the monitor.
 #[derive(Debug)]
@@ -37,6 +99,10 @@ pub(crate) struct MonitorState {
     evidence: EvidenceBook,
     findings: Vec<Finding>,
     settings: AlertSettings,
+    /// Addresses of this host.
+    own_addresses: Vec<IpAddr>,
+    /// Time of the last request for the pages of services, as Prometheus sends it.
+    pub(crate) discovery_at_ms: Cell<Option<u64>>,
     /// Time between the last two rounds, in milliseconds.
     pub(crate) interval_ms: u64,
 }
@@ -53,6 +119,12 @@ impl MonitorState {
             evidence: EvidenceBook::default(),
             findings: Vec::new(),
             settings,
+            own_addresses: skep_env::host_addresses()
+                .unwrap_or_default()
+                .into_iter()
+                .map(|it| it.address)
+                .collect(),
+            discovery_at_ms: Cell::new(None),
             interval_ms: 0,
         }
     }
@@ -76,6 +148,7 @@ impl MonitorState {
         }
         self.collected = collected;
         self.interval_ms = span_ms;
+        let hidden_pages = self.hidden_pages(now_ms);
         let state = self.history.state();
         self.findings = findings(&Situation {
             collected: &self.collected,
@@ -83,6 +156,7 @@ impl MonitorState {
             evidence: &self.evidence.newest(),
             history_problem: state.problem.as_deref(),
             evicted: &evicted,
+            hidden_pages: &hidden_pages,
             settings: &self.settings,
         });
         self.alerts.update(now_ms, self.findings.clone())
@@ -93,9 +167,22 @@ impl MonitorState {
         self.collected.map.as_ref().map_or_else(String::new, |map| map.cluster.to_string())
     }
 
-    /// Returns the address of the page with metrics of a service. `None` means that it has none.
-    pub(crate) fn page_of(&self, node: u32) -> Option<&str> {
-        self.observer.page_of(node)
+    /// Returns the address of the page with metrics of a service, for a program on this host.
+    /// `None` means that it has no page, [`HiddenPage`] that only its own host can read the page.
+    pub(crate) fn page_of(&self, node: &Node) -> Option<Result<String, HiddenPage>> {
+        let page = self.observer.page_of(node.id.raw())?;
+        Some(reachable_page(page, &node.addresses, &self.own_addresses))
+    }
+
+    /// Returns the names of the services whose pages cannot be read from this host, while a program
+    /// asks for the pages.
+    pub(crate) fn hidden_pages(&self, now_ms: u64) -> Vec<String> {
+        let asked = self.discovery_at_ms.get();
+        let is_asked = asked.is_some_and(|at| now_ms.saturating_sub(at) < DISCOVERY_MS);
+        let nodes = self.collected.map.iter().flat_map(|map| &map.nodes);
+        let is_hidden = |node: &&Node| matches!(self.page_of(node), Some(Err(HiddenPage)));
+        let hidden = nodes.filter(|_| is_asked).filter(is_hidden);
+        hidden.map(|node| printable(&node.name)).collect()
     }
 
     /// Explains where the time of requests went in the last `span_ms` milliseconds. `None` before
@@ -104,6 +191,10 @@ impl MonitorState {
         let map = self.collected.map.as_ref()?;
         let evidence = self.evidence.of_span(now_ms, span_ms);
         let mut report = explain(&evidence, map, scope, &thresholds(&self.settings));
+        // The map has only the states of this moment.
+        let ended = self.alerts.ended_since(now_ms.saturating_sub(span_ms));
+        let of_scope = ended.filter(|alert| stops_requests(alert, scope));
+        report.findings.extend(of_scope.map(|alert| past_cause(alert, now_ms)));
         let problems = self.collected.unreachable.iter();
         report.unreachable = problems
             .map(|(id, problem)| {
@@ -264,4 +355,50 @@ fn finding_json(finding: &Finding) -> Value {
         "what": finding.what,
         "remedy": finding.remedy,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn state_that_has_ended_is_a_cause_of_its_span() {
+        let mut alerts = AlertBook::default();
+        let offline = || Finding {
+            rule: "target-offline",
+            severity: skep_cluster::problems::Severity::Critical,
+            object: "t7".into(),
+            what: "storage target t7 is Offline".into(),
+            remedy: "check the service".into(),
+        };
+        for second in 100..140 {
+            alerts.update(second * 1000, vec![offline()]);
+        }
+        alerts.update(200_000, Vec::new());
+        let found = |targets: Option<Vec<u32>>, span_ms: u64| {
+            let scope = Scope { targets, client: None };
+            let ended = alerts.ended_since(200_000 - span_ms);
+            let of_scope = ended.filter(|alert| stops_requests(alert, &scope));
+            of_scope.map(|alert| past_cause(alert, 200_000).what).collect::<Vec<_>>()
+        };
+        let what = "storage target t7 is Offline; it lasted 39 s and ended 61 s ago";
+        assert_eq!(found(None, 120_000), [what]);
+        assert_eq!(found(Some(vec![7]), 120_000), [what]);
+        assert!(found(Some(vec![8]), 120_000).is_empty(), "another target");
+        assert!(found(None, 30_000).is_empty(), "it ended before the span");
+    }
+
+    #[test]
+    fn pages_of_other_hosts_have_an_address_that_others_reach() {
+        let own: Vec<IpAddr> = vec!["10.0.0.1".parse().unwrap()];
+        let page = |page: &str, registered: &str| {
+            reachable_page(page, &[registered.to_owned()], &own).unwrap_or_default()
+        };
+        assert_eq!(page("0.0.0.0:7421", "10.0.0.2:7420"), "10.0.0.2:7421");
+        assert_eq!(page("[::]:7421", "[2001:db8::2]:7420"), "[2001:db8::2]:7421");
+        assert_eq!(page("10.0.0.2:7421", "10.0.0.2:7420"), "10.0.0.2:7421");
+        assert_eq!(page("127.0.0.1:7421", "10.0.0.2:7420"), "", "another host");
+        assert_eq!(page("127.0.0.1:7421", "10.0.0.1:7420"), "127.0.0.1:7421", "this host");
+        assert_eq!(page("127.0.0.1:7421", "127.0.0.1:7420"), "127.0.0.1:7421");
+    }
 }

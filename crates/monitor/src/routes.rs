@@ -89,7 +89,10 @@ pub(crate) fn reply(
             "holding": state.alerts.holding(),
             "ended": state.alerts.ended(),
         })),
-        "/api/prometheus" => as_json(&prometheus_targets(state)),
+        "/api/prometheus" => {
+            state.discovery_at_ms.set(Some(now_ms));
+            as_json(&prometheus_targets(state))
+        }
         "/metrics" => Reply {
             status: OK,
             content_type: text::CONTENT_TYPE,
@@ -121,13 +124,13 @@ fn why(parameters: &Parameters, state: &MonitorState, now_ms: u64) -> Result<Val
 }
 
 /// Returns the pages with metrics of all services, in the form that the HTTP service discovery of
-/// Prometheus reads.
+/// Prometheus reads. Leaves out the pages that only a program on the host of the service can read
+/// ([`MonitorState::hidden_pages`]).
 fn prometheus_targets(state: &MonitorState) -> Value {
     let Some(map) = &state.collected.map else { return json!([]) };
     let services = map.nodes.iter().filter(|node| node.kind != NodeKind::Client);
     let found = services.filter_map(|node| {
-        let page = state.page_of(node.id.raw())?;
-        // A page on loopback can be read by a Prometheus on the same host only.
+        let page = state.page_of(node)?.ok()?;
         Some(json!({
             "targets": [page],
             "labels": {

@@ -162,6 +162,13 @@ fn services_start_and_mounts_work_without_management() {
     write_tree(before.clone());
     loose.of("management").for_each(Service::kill);
     assert!(!loose.ask(&["node", "list"]).status.success(), "management is gone");
+    let health = loose.ask(&["health", "check"]);
+    assert_eq!(health.status.code(), Some(1), "{}", health.stderr);
+    let lines: Vec<_> = health.stdout.lines().collect();
+    let problems = lines.iter().filter(|line| line.starts_with("- ")).collect::<Vec<_>>();
+    assert!(problems.len() == 1 && problems[0].contains("management does not"), "{problems:?}");
+    let answering = lines.iter().filter(|line| line.contains(": reachable at ")).count();
+    assert_eq!(answering, 4, "the map of the mount names the other services: {lines:?}");
 
     // First kill one service of each kind while the others run, then all that are left.
     for skipped in [1, 0] {

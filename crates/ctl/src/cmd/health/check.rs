@@ -1,19 +1,23 @@
 //! `skep health check`: connects to every server as a client would, measures for a moment, and
-//! lists problems and causes of slowness with their remedies. The loop of `--watch` is
-//! [`super::watch`].
+//! lists problems and causes of slowness with their remedies. While management does not answer, the
+//! services come from the map of a mount of this host.
+//!
+//! Does not own the connections to services ([`super::services`]), nor the loop of `--watch`
+//! ([`super::watch`]).
 
+use super::services::{self, NodeReport, visit_all};
 use crate::access::{Access, ClusterArgs};
 use crate::cmd::stats::{Fetched, measure};
 use crate::help::{Example, examples};
 use crate::output::{print, span};
-use crate::view;
+use crate::{mounts, through_mount, view};
 use serde::Serialize;
-use skep_cluster::problems::{has_only_lost_targets, problems_of_map};
+use skep_cluster::problems::{lost_targets, problems_of_map};
 use skep_cluster::state::kind_word;
 use skep_service::Interval;
 use skep_stats::why::{Evidence, Thresholds, causes};
-use skep_types::map::{Condition, Consistency};
-use skep_types::{ClusterMap, Error, ErrorCode, Node, NodeId, NodeKind, Result, TargetId};
+use skep_types::map::Reachability;
+use skep_types::{ClusterMap, Error, ErrorCode, NodeKind, Result, TargetKind};
 use skep_wire::management::{ListRequestWaits, NodeWait};
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -50,9 +54,6 @@ pub(crate) struct CheckArgs {
     pub(super) history: Option<PathBuf>,
 }
 
-/// Time limit for the handshake: a server that does not complete it counts as unreachable.
-const PATIENCE: Duration = Duration::from_secs(3);
-
 /// Time for which latencies are compared.
 const SPAN: Duration = Duration::from_secs(2);
 
@@ -62,6 +63,8 @@ struct Report {
     healthy: bool,
     nodes: Vec<NodeReport>,
     problems: Vec<Problem>,
+    /// Lasting damage, which leaves the cluster healthy.
+    notes: Vec<Problem>,
     /// The nodes whose requests have waited for more than 5 seconds.
     waits: Vec<WaitReport>,
 }
@@ -78,16 +81,6 @@ struct WaitReport {
     error: String,
 }
 
-#[derive(Debug, Serialize)]
-struct NodeReport {
-    id: u32,
-    name: String,
-    kind: &'static str,
-    reachable: bool,
-    address: Option<String>,
-    error: Option<String>,
-}
-
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Problem {
     /// The same for one problem in all checks, although its text may change.
@@ -102,7 +95,10 @@ pub(super) struct Problem {
 pub(crate) fn run(args: CheckArgs) -> Result<ExitCode> {
     let access = args.query.access(None)?;
     let report = crate::cmd::block_on(async move {
-        let map = access.map().await?;
+        let map = match access.map().await {
+            Err(error) if is_silence(&error) => return without_management(&access, error).await,
+            map => map?,
+        };
         let measured = access.clone();
         let measuring = skep_env::spawn(async move { measure(&measured, SPAN).await });
         let nodes = visit_all(&access, &map).await;
@@ -115,20 +111,80 @@ pub(crate) fn run(args: CheckArgs) -> Result<ExitCode> {
     Ok(if healthy { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
+/// Whether management did not answer. I/O continues meanwhile.
+fn is_silence(error: &Error) -> bool {
+    matches!(error.code(), ErrorCode::Disconnected | ErrorCode::TimedOut)
+}
+
+/// Checks the services while management does not answer, by the map of a mount of this host.
+///
+/// # Errors
+/// `error`, if this host has no mount of the cluster.
+async fn without_management(access: &Access, error: Error) -> Result<Report> {
+    let Some(map) = mounted_map(access) else {
+        let what = format!(
+            "{}; I/O on files continues meanwhile. On a host that mounts the cluster, `skep health \
+             check` also checks the other services",
+            error.context()
+        );
+        return Err(Error::new(error.code(), what));
+    };
+    let nodes = visit_all(access, &map).await;
+    let is_other = |problem: &Problem| !is_of_management(problem, &nodes);
+    let mut problems = vec![management_unreachable(&error)];
+    problems.extend(services::problems(&nodes, &map).problems.into_iter().filter(is_other));
+    let notes = notes(&map);
+    Ok(Report { healthy: false, nodes, problems, notes, waits: Vec::new() })
+}
+
+fn is_of_management(problem: &Problem, nodes: &[NodeReport]) -> bool {
+    let management = nodes.iter().filter(|it| it.kind == kind_word(NodeKind::Management));
+    management.into_iter().any(|it| problem.key == format!("service-unreachable {}", it.id))
+}
+
+/// Returns the cluster map of a mount of this host, without the states in it, which are as old as
+/// the last contact with management.
+fn mounted_map(access: &Access) -> Option<ClusterMap> {
+    let of_cluster = |point: std::path::PathBuf| {
+        let map = through_mount::cluster_map(&point).ok().flatten();
+        map.filter(|map| map.cluster == access.token.cluster)
+    };
+    let mut map = mounts::mount_points().into_iter().find_map(of_cluster)?;
+    map.nodes.iter_mut().for_each(|node| node.reachability = Reachability::Offline);
+    map.targets.iter_mut().for_each(|target| target.reachability = Reachability::Online);
+    Some(map)
+}
+
+/// Returns the problem that management does not answer.
+pub(super) fn management_unreachable(error: &Error) -> Problem {
+    Problem {
+        key: "management".into(),
+        rule: "management-unreachable",
+        what: format!("management does not answer: {}", error.context()),
+        remedy: "I/O on files continues; new mounts and changes of the cluster wait, and the \
+                 states of targets are not known. Read the log of `skep management` on its host, \
+                 and start it there"
+            .into(),
+    }
+}
+
+/// Returns the lasting damage that the map shows.
+fn notes(map: &ClusterMap) -> Vec<Problem> {
+    let note = |it: skep_cluster::problems::Problem| Problem {
+        key: it.what.clone(),
+        rule: it.rule,
+        what: it.what,
+        remedy: it.remedy.to_owned(),
+    };
+    lost_targets(map).into_iter().map(note).collect()
+}
+
 /// Checks the cluster once, without the causes of slowness, and returns its problems.
 pub(super) async fn problems(access: &Access) -> Result<Vec<Problem>> {
     let map = access.map().await?;
     let nodes = visit_all(access, &map).await;
     let waits = waits(access, &map).await?;
     Ok(problems_of(&nodes, &waits, &map))
-}
-
-async fn visit_all(access: &Access, map: &ClusterMap) -> Vec<NodeReport> {
-    let mut nodes = Vec::new();
-    for node in map.nodes.iter().filter(|node| node.kind != NodeKind::Client) {
-        nodes.push(visit(access, map, node).await);
-    }
-    nodes
 }
 
 async fn waits(access: &Access, map: &ClusterMap) -> Result<Vec<WaitReport>> {
@@ -152,31 +208,18 @@ fn report(
         what: cause.what,
         remedy: cause.remedy,
     }));
-    Report { healthy, nodes, problems, waits }
+    let notes = notes(&now.map);
+    Report { healthy, nodes, problems, notes, waits }
 }
 
 /// Returns the problems that make the cluster unhealthy.
 fn problems_of(nodes: &[NodeReport], waits: &[WaitReport], map: &ClusterMap) -> Vec<Problem> {
-    let mut problems = Vec::new();
-    let is_needed = |node: &&NodeReport| !has_only_lost_targets(map, NodeId::new(node.id));
-    for node in nodes.iter().filter(|node| !node.reachable).filter(is_needed) {
-        problems.push(Problem {
-            key: format!("service-unreachable {}", node.id),
-            rule: "service-unreachable",
-            what: format!(
-                "{} [ID: {}] is unreachable: {}",
-                node.name,
-                node.id,
-                node.error.as_deref().unwrap_or("no answer")
-            ),
-            remedy: format!(
-                "read the log of `skep {}` on its host, and start the service there; operations on \
-                 its files wait until it is back, other files are not affected",
-                node.kind
-            ),
-        });
-    }
-    problems.extend(problems_of_map(map).into_iter().map(|problem| Problem {
+    let services::ServiceProblems { mut problems, explained } = services::problems(nodes, map);
+    let is_explained = |problem: &skep_cluster::problems::Problem| {
+        problem.rule == "target-offline" && problem.target.is_some_and(|it| explained.contains(&it))
+    };
+    let of_map = problems_of_map(map).into_iter().filter(|problem| !is_explained(problem));
+    problems.extend(of_map.map(|problem| Problem {
         key: match problem.target {
             Some(target) => format!("{} {target}", problem.rule),
             None => format!("{} {}", problem.rule, problem.what),
@@ -185,7 +228,7 @@ fn problems_of(nodes: &[NodeReport], waits: &[WaitReport], map: &ClusterMap) -> 
         what: problem.what,
         remedy: problem.remedy.to_owned(),
     }));
-    problems.extend(waits.iter().map(wait_problem));
+    problems.extend(waits.iter().map(|wait| wait_problem(wait, map)));
     problems
 }
 
@@ -202,7 +245,7 @@ fn wait_report(map: &ClusterMap, waiting: &NodeWait) -> WaitReport {
     }
 }
 
-fn wait_problem(wait: &WaitReport) -> Problem {
+fn wait_problem(wait: &WaitReport, map: &ClusterMap) -> Problem {
     let WaitReport { name, requests, error, .. } = wait;
     let requests = match requests {
         1 => "1 request waits".to_owned(),
@@ -213,49 +256,24 @@ fn wait_problem(wait: &WaitReport) -> Problem {
         None => format!("group {}", wait.group),
     };
     let since = span(wait.waits_ms);
+    // Requests of metadata targets to storage targets: only truncations have a program behind them.
+    let is_of_metadata =
+        map.nodes.iter().any(|it| it.id.raw() == wait.node && it.kind == NodeKind::Metadata);
+    let is_to_storage =
+        map.groups.iter().any(|it| it.id.raw() == wait.group && it.kind == TargetKind::Storage);
+    let remedy = match is_of_metadata && is_to_storage {
+        true => {
+            "no program waits for the removal of the chunk files of removed files, which continues \
+             when the target answers; only a program that truncates such a file waits; check its \
+             service"
+        }
+        false => "the programs continue when the target answers; check its service",
+    };
     Problem {
         key: format!("requests-wait {} {}", wait.node, wait.group),
         rule: "requests-wait",
         what: format!("{name}: {requests} for {target}, the first one for {since}: {error}"),
-        remedy: "the programs continue when the target answers; check its service".into(),
-    }
-}
-
-/// Connects to each target of a node, since each target has its own thread. Connects to the node
-/// itself if it has no targets.
-async fn visit(access: &Access, map: &ClusterMap, node: &Node) -> NodeReport {
-    // Targets that the node does not serve are problems of their own.
-    let mut targets: Vec<TargetId> = map
-        .targets
-        .iter()
-        .filter(|target| target.node == node.id && target.health.condition != Condition::Down)
-        .filter(|target| target.consistency != Consistency::Bad)
-        .map(|target| target.id)
-        .collect();
-    if targets.is_empty() {
-        targets.push(TargetId::default());
-    }
-    let mut outcome = Err(Error::new(ErrorCode::Disconnected, "it has no address"));
-    for target in targets {
-        outcome = access.connect(node, target, PATIENCE).await;
-        if outcome.is_err() {
-            break;
-        }
-    }
-    let (address, error) = match outcome {
-        Ok((address, connection)) => {
-            connection.close();
-            (Some(address), None)
-        }
-        Err(error) => (None, Some(error.context().to_owned())),
-    };
-    NodeReport {
-        id: node.id.raw(),
-        name: node.name.clone(),
-        kind: kind_word(node.kind),
-        reachable: address.is_some(),
-        address,
-        error,
+        remedy: remedy.into(),
     }
 }
 
@@ -266,6 +284,9 @@ fn as_text(report: &Report) -> String {
         for node in report.nodes.iter().filter(|node| node.kind == kind_word(kind)) {
             let state = match (&node.address, &node.error) {
                 (Some(address), _) => format!("reachable at {address} (protocol: TCP)"),
+                (None, _) if node.is_needless => {
+                    "not running, and not needed: all its targets are given up as lost".into()
+                }
                 (None, error) => {
                     format!("UNREACHABLE: {}", error.as_deref().unwrap_or("no answer"))
                 }
@@ -274,13 +295,73 @@ fn as_text(report: &Report) -> String {
         }
         text.push('\n');
     }
+    let notes = report.notes.iter().map(|note| format!("Note: {}\n  {}\n", note.what, note.remedy));
+    let notes: String = notes.collect();
     if report.problems.is_empty() {
-        return text + "The cluster is healthy.\n";
+        return text + "The cluster is healthy.\n" + &notes;
     }
     let title = if report.healthy { "The cluster is healthy, but slow" } else { "Problems" };
     let _ = writeln!(text, "{title}\n==========");
     for problem in &report.problems {
         let _ = writeln!(text, "- {}\n  {}", problem.what, problem.remedy);
     }
-    text
+    text + &notes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use skep_types::{ClusterId, Group, GroupId, Node, NodeId, TargetId};
+
+    #[test]
+    fn clean_up_that_waits_is_not_a_program_that_waits() {
+        let mut map = ClusterMap::empty(ClusterId::default());
+        for (id, kind) in [(2, NodeKind::Metadata), (9, NodeKind::Client)] {
+            map.nodes.push(Node {
+                id: NodeId::new(id),
+                kind,
+                name: kind_word(kind).into(),
+                addresses: Vec::new(),
+                domain: String::new(),
+                reachability: Reachability::Online,
+                version: String::new(),
+            });
+        }
+        map.groups.push(Group::of_one(GroupId::new(4), TargetKind::Storage, TargetId::new(4)));
+        let remedy = |node| {
+            let wait = WaitReport {
+                node,
+                name: "it".into(),
+                group: 4,
+                target: Some(4),
+                waits_ms: 9000,
+                requests: 1,
+                error: "no answer".into(),
+            };
+            wait_problem(&wait, &map).remedy
+        };
+        assert!(remedy(2).starts_with("no program waits"), "{}", remedy(2));
+        assert!(remedy(9).starts_with("the programs continue"), "{}", remedy(9));
+    }
+
+    #[test]
+    fn healthy_cluster_names_the_damage_of_a_lost_target() {
+        let note = Problem {
+            key: String::new(),
+            rule: "target-given-up",
+            what: "storage target t7 was given up as lost".into(),
+            remedy: "restore the files".into(),
+        };
+        let report = Report {
+            healthy: true,
+            nodes: Vec::new(),
+            problems: Vec::new(),
+            notes: vec![note],
+            waits: Vec::new(),
+        };
+        let text = as_text(&report);
+        let end = "The cluster is healthy.\nNote: storage target t7 was given up as lost\n  \
+                   restore the files\n";
+        assert!(text.ends_with(end), "{text}");
+    }
 }

@@ -3,6 +3,7 @@
 mod check;
 mod df;
 mod history;
+mod services;
 mod watch;
 
 use crate::cmd::done;

@@ -3,7 +3,7 @@
 //!
 //! Does not own the checks ([`super::check`]), nor the file of the history ([`super::history`]).
 
-use super::check::{CheckArgs, Problem, problems};
+use super::check::{CheckArgs, Problem, management_unreachable, problems};
 use super::history::OutageHistory;
 use crate::access::Access;
 use crate::output::{OutputFormat, format, say, span, utc};
@@ -13,9 +13,6 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::process::ExitCode;
 use std::time::Duration;
-
-/// The key of the problem that management does not answer.
-const MANAGEMENT: &str = "management";
 
 /// A line of the output.
 #[derive(Debug, Serialize, PartialEq, Eq)]
@@ -89,7 +86,7 @@ impl Outages {
     fn next(&mut self, found: Result<Vec<Problem>>, now: Duration, wall: Timestamp) -> Vec<Change> {
         let (found, is_complete) = match found {
             Ok(found) => (found, true),
-            Err(error) => (vec![unreachable(&error)], false),
+            Err(error) => (vec![management_unreachable(&error)], false),
         };
         let is_over = |key: &String| is_complete && found.iter().all(|it| it.key != *key);
         let ended: Vec<_> = self.open.keys().filter(|key| is_over(key)).cloned().collect();
@@ -101,24 +98,16 @@ impl Outages {
             changes.push(change(wall, "ends", &problem, Some(lasted)));
         }
         for problem in found {
-            if let Entry::Vacant(place) = self.open.entry(problem.key.clone()) {
-                changes.push(change(wall, "begins", &problem, None));
-                place.insert((problem, now));
+            match self.open.entry(problem.key.clone()) {
+                Entry::Vacant(place) => {
+                    changes.push(change(wall, "begins", &problem, None));
+                    place.insert((problem, now));
+                }
+                // The line of the end shows the last state.
+                Entry::Occupied(mut place) => place.get_mut().0 = problem,
             }
         }
         changes
-    }
-}
-
-fn unreachable(error: &Error) -> Problem {
-    Problem {
-        key: MANAGEMENT.into(),
-        rule: "management-unreachable",
-        what: format!("management does not answer: {}", error.context()),
-        remedy:
-            "running I/O continues; new mounts and changes of the cluster wait. Read the log of \
-                 `skep management` on its host"
-                .into(),
     }
 }
 
@@ -157,7 +146,7 @@ mod tests {
         assert_eq!(at(&mut outages, 0, Ok(Vec::new())), Vec::<String>::new());
         assert_eq!(at(&mut outages, 5, down("down for 1 s")), ["begins down for 1 s"]);
         assert_eq!(at(&mut outages, 10, down("down for 6 s")), Vec::<String>::new());
-        assert_eq!(at(&mut outages, 65, Ok(Vec::new())), ["ends down for 1 s 60000"]);
+        assert_eq!(at(&mut outages, 65, Ok(Vec::new())), ["ends down for 6 s 60000"]);
     }
 
     #[test]

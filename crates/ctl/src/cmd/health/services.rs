@@ -1,0 +1,337 @@
+//! The services of a cluster for `skep health check`: connects to each of them, and names the cause
+//! of each failure with the way out.
+//!
+//! Owns the difference between a host that does not answer, a service that does not run, a service
+//! without the newest token, and a service that does not reach management. Does not own the
+//! problems that the cluster map shows (`skep_cluster::problems`).
+
+use super::check::Problem;
+use crate::access::Access;
+use serde::Serialize;
+use skep_cluster::problems::has_only_lost_targets;
+use skep_cluster::state::kind_word;
+use skep_types::map::{Condition, Consistency, Reachability};
+use skep_types::{ClusterMap, Error, ErrorCode, Node, NodeKind, Result, Target, TargetId};
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+/// Time limit for the handshake: a server that does not complete it counts as unreachable.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// The effect of a service that does not answer.
+const EFFECT: &str = "operations on its files wait until it is back, other files are not affected";
+
+/// The result of the connection to a service, as JSON.
+#[derive(Debug, Serialize)]
+pub(super) struct NodeReport {
+    pub(super) id: u32,
+    pub(super) name: String,
+    pub(super) kind: &'static str,
+    pub(super) reachable: bool,
+    pub(super) address: Option<String>,
+    pub(super) error: Option<String>,
+    #[serde(skip)]
+    code: Option<ErrorCode>,
+    /// Whether all targets of the service are given up as lost, so that it need not run.
+    #[serde(skip)]
+    pub(super) is_needless: bool,
+}
+
+/// The problems of services, and the targets for which these problems are the cause.
+#[derive(Debug, Default)]
+pub(super) struct ServiceProblems {
+    pub(super) problems: Vec<Problem>,
+    /// Targets that are offline because of one of the problems.
+    pub(super) explained: BTreeSet<TargetId>,
+}
+
+/// Connects to all services of a map.
+pub(super) async fn visit_all(access: &Access, map: &ClusterMap) -> Vec<NodeReport> {
+    let mut nodes = Vec::new();
+    for node in map.nodes.iter().filter(|node| node.kind != NodeKind::Client) {
+        nodes.push(visit(access, map, node).await);
+    }
+    nodes
+}
+
+/// Connects to each target of a node, since each target has its own thread. Connects to the node
+/// itself if it has no targets.
+async fn visit(access: &Access, map: &ClusterMap, node: &Node) -> NodeReport {
+    // Targets that the node does not serve are problems of their own.
+    let mut targets: Vec<TargetId> = kept_targets(map, node)
+        .filter(|target| target.health.condition != Condition::Down)
+        .map(|target| target.id)
+        .collect();
+    if targets.is_empty() {
+        targets.push(TargetId::default());
+    }
+    let mut outcome = Err(Error::new(ErrorCode::Disconnected, "it has no address"));
+    for target in targets {
+        outcome = access.connect(node, target, PATIENCE).await;
+        if outcome.is_err() {
+            break;
+        }
+    }
+    let outcome: Result<String> = outcome.map(|(address, connection)| {
+        connection.close();
+        address
+    });
+    report(map, node, outcome)
+}
+
+fn report(map: &ClusterMap, node: &Node, outcome: Result<String>) -> NodeReport {
+    let code = outcome.as_ref().err().map(Error::code);
+    NodeReport {
+        id: node.id.raw(),
+        name: node.name.clone(),
+        kind: kind_word(node.kind),
+        reachable: outcome.is_ok(),
+        error: outcome.as_ref().err().map(|error| error.context().to_owned()),
+        address: outcome.ok(),
+        code,
+        is_needless: has_only_lost_targets(map, node.id),
+    }
+}
+
+/// Returns the targets of a node that are not given up as lost.
+fn kept_targets<'a>(map: &'a ClusterMap, node: &'a Node) -> impl Iterator<Item = &'a Target> {
+    let all = map.targets.iter().filter(|target| target.node == node.id);
+    all.filter(|target| target.consistency != Consistency::Bad)
+}
+
+/// Returns the problems of services. Each cause appears once: `explained` has the targets that are
+/// offline only because their service is.
+pub(super) fn problems(nodes: &[NodeReport], map: &ClusterMap) -> ServiceProblems {
+    let mut found = ServiceProblems::default();
+    let mut silent = Vec::new();
+    for report in nodes.iter().filter(|report| !report.is_needless) {
+        let Some(node) = map.nodes.iter().find(|node| node.id.raw() == report.id) else { continue };
+        let is_offline = |it: &&Target| it.reachability != Reachability::Online;
+        let offline: Vec<_> = kept_targets(map, node).filter(is_offline).map(|it| it.id).collect();
+        if !report.reachable {
+            found.problems.push(unreachable(report, node, map));
+            found.explained.extend(offline);
+        } else if !offline.is_empty() {
+            found.explained.extend(offline.iter().copied());
+            silent.push((node, offline.len()));
+        }
+    }
+    found.problems.extend(not_reaching_management(&silent, map));
+    found
+}
+
+/// Returns the problem of a service that does not accept a connection.
+fn unreachable(report: &NodeReport, node: &Node, map: &ClusterMap) -> Problem {
+    let NodeReport { id, name, .. } = report;
+    let error = report.error.as_deref().unwrap_or("no answer");
+    let targets: Vec<_> = kept_targets(map, node).map(|target| target.id.to_string()).collect();
+    let targets = match &targets[..] {
+        [] => String::new(),
+        targets => format!(" ({})", targets.join(", ")),
+    };
+    Problem {
+        key: format!("service-unreachable {id}"),
+        rule: "service-unreachable",
+        what: format!("{name} [ID: {id}]{targets} is unreachable: {error}"),
+        remedy: remedy(report, node, error),
+    }
+}
+
+fn remedy(report: &NodeReport, node: &Node, error: &str) -> String {
+    let kind = report.kind;
+    let start = format!("read the log of `skep {kind}` on its host, and start the service there");
+    if report.code == Some(ErrorCode::AuthenticationFailed) {
+        return "the service runs, and its operations continue, but it refuses the token of this \
+                command: it has only a former one, or this command has. `skep cluster token \
+                --cluster DIRECTORY` on the management host prints the newest one; on the host of \
+                the service, `skep token install` gives it to the service"
+            .into();
+    }
+    if node.kind == NodeKind::Management {
+        return format!(
+            "operations on files continue, but nodes cannot join, and no state of the cluster \
+             changes; {start}"
+        );
+    }
+    if node.reachability == Reachability::Online {
+        return format!(
+            "its heartbeats arrive at management, but nothing answers at its registered address \
+             {}: if it died a moment ago or hangs, {start}; if the address of its host has \
+             changed, restart it, so that it registers the new one; otherwise check the network \
+             and its firewall; {EFFECT}",
+            node.addresses.join(", ")
+        );
+    }
+    match Silence::of(error) {
+        Silence::Host => format!(
+            "its host does not answer: check the host, its network and its firewall; if they are \
+             in order, {start}; {EFFECT}"
+        ),
+        Silence::Service => {
+            format!("its host answers, but the service does not run: {start}; {EFFECT}")
+        }
+        Silence::Unknown => format!("{start}; {EFFECT}"),
+    }
+}
+
+/// The part that does not answer, as far as the error of a connection shows it.
+#[derive(Debug, PartialEq, Eq)]
+enum Silence {
+    /// The kernel of the host refuses the connection, so the host is up.
+    Service,
+    Host,
+    Unknown,
+}
+
+impl Silence {
+    fn of(error: &str) -> Self {
+        let has = |word: &&str| error.contains(*word);
+        // ECONNREFUSED; ENETUNREACH, ETIMEDOUT and EHOSTUNREACH.
+        let of_host = ["no answer within", "(os error 101)", "(os error 110)", "(os error 113)"];
+        match error {
+            _ if has(&"(os error 111)") => Self::Service,
+            _ if of_host.iter().any(|word| has(word)) => Self::Host,
+            _ => Self::Unknown,
+        }
+    }
+}
+
+/// Returns the one problem of all services that answer here, and whose heartbeats do not arrive at
+/// management. `silent` has them with their numbers of targets.
+fn not_reaching_management(silent: &[(&Node, usize)], map: &ClusterMap) -> Option<Problem> {
+    let targets = match silent.iter().map(|(_, targets)| targets).sum::<usize>() {
+        0 => return None,
+        1 => "1 target answers".to_owned(),
+        count => format!("{count} targets answer"),
+    };
+    let names: Vec<_> = silent.iter().map(|(node, _)| node.name.as_str()).collect();
+    let management = map.nodes.iter().filter(|node| node.kind == NodeKind::Management);
+    let addresses: Vec<_> = management.flat_map(|node| node.addresses.clone()).collect();
+    Some(Problem {
+        key: "target-offline silent".into(),
+        rule: "target-offline",
+        what: format!(
+            "{targets} here, but management receives no heartbeats from {}",
+            names.join(", ")
+        ),
+        remedy: format!(
+            "the services may use a former address of management, which is now at {}: give them \
+             the token that `skep cluster token --cluster DIRECTORY` prints on the management host \
+             with `skep token install`, and restart them; otherwise check their way to management",
+            addresses.join(", ")
+        ),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use skep_types::map::{Capacity, CapacityPool, TargetHealth};
+    use skep_types::{ClusterId, NodeId, TargetKind};
+
+    fn node(id: u32, kind: NodeKind, name: &str, reachability: Reachability) -> Node {
+        Node {
+            id: NodeId::new(id),
+            kind,
+            name: name.into(),
+            addresses: vec![format!("10.0.0.{id}:7400")],
+            domain: String::new(),
+            reachability,
+            version: String::new(),
+        }
+    }
+
+    fn target(id: u32, node: u32, reachability: Reachability) -> Target {
+        Target {
+            id: TargetId::new(id),
+            kind: TargetKind::Storage,
+            node: NodeId::new(node),
+            path: "/d".into(),
+            reachability,
+            consistency: Consistency::Good,
+            health: TargetHealth::default(),
+            capacity: Capacity::default(),
+            capacity_pool: CapacityPool::Normal,
+        }
+    }
+
+    /// Returns a map with management, and a storage service with two targets for each state.
+    fn map(states: &[Reachability]) -> ClusterMap {
+        let mut map = ClusterMap::empty(ClusterId::default());
+        map.nodes.push(node(1, NodeKind::Management, "management-1", Reachability::Online));
+        for (id, state) in (2..).zip(states) {
+            let name = format!("storage-{}", id - 1);
+            map.nodes.push(node(id, NodeKind::Storage, &name, *state));
+            map.targets.extend([target(10 * id, id, *state), target(10 * id + 1, id, *state)]);
+        }
+        map
+    }
+
+    /// Returns the problems if the connection to the last node has this outcome, and the others
+    /// answer.
+    fn found(map: &ClusterMap, last: Result<String>) -> ServiceProblems {
+        let answers = map.nodes.iter().map(|node| report(map, node, Ok("a".into())));
+        let mut reports: Vec<_> = answers.collect();
+        reports.pop();
+        reports.push(report(map, map.nodes.last().unwrap(), last));
+        problems(&reports, map)
+    }
+
+    fn error(code: ErrorCode, what: &str) -> Result<String> {
+        Err(Error::new(code, what))
+    }
+
+    #[test]
+    fn dead_service_and_its_targets_are_one_problem() {
+        let map = map(&[Reachability::Online, Reachability::Offline]);
+        for (what, words) in [
+            ("10.0.0.3:7400: no answer within 1s", "host does not answer"),
+            ("10.0.0.3:7400: Connection refused (os error 111)", "service does not run"),
+            ("handshake: the server does not answer", "read the log of `skep storage`"),
+        ] {
+            let found = found(&map, error(ErrorCode::Disconnected, what));
+            let [problem] = &found.problems[..] else { panic!("{found:?}") };
+            assert!(problem.what.contains("storage-2 [ID: 3] (t30, t31)"), "{}", problem.what);
+            assert!(problem.remedy.contains(words), "{}", problem.remedy);
+            let explained: Vec<_> = found.explained.iter().map(|it| it.raw()).collect();
+            assert_eq!(explained, [30, 31]);
+        }
+    }
+
+    #[test]
+    fn service_without_the_newest_token_counts_as_running() {
+        let map = map(&[Reachability::Online]);
+        let found = found(&map, error(ErrorCode::AuthenticationFailed, "another secret"));
+        let remedy = &found.problems[0].remedy;
+        assert!(remedy.contains("skep token install") && remedy.contains("runs"), "{remedy}");
+        assert!(!remedy.contains("start the service"), "{remedy}");
+    }
+
+    #[test]
+    fn service_at_another_address_must_register_it() {
+        let map = map(&[Reachability::Online]);
+        let found = found(&map, error(ErrorCode::Disconnected, "no answer within 1s"));
+        let remedy = &found.problems[0].remedy;
+        assert!(remedy.contains("heartbeats arrive") && remedy.contains("10.0.0.2"), "{remedy}");
+        assert!(remedy.contains("restart it"), "{remedy}");
+    }
+
+    #[test]
+    fn services_that_do_not_reach_management_are_one_problem() {
+        let map = map(&[Reachability::Offline, Reachability::ProbablyOffline]);
+        let found = found(&map, Ok("a".into()));
+        let [problem] = &found.problems[..] else { panic!("{found:?}") };
+        assert!(problem.what.starts_with("4 targets answer here"), "{}", problem.what);
+        assert!(problem.what.contains("storage-1, storage-2"), "{}", problem.what);
+        assert!(problem.remedy.contains("now at 10.0.0.1:7400"), "{}", problem.remedy);
+        assert_eq!(found.explained.len(), 4);
+    }
+
+    #[test]
+    fn service_with_only_lost_targets_need_not_run() {
+        let mut map = map(&[Reachability::Offline]);
+        map.targets.iter_mut().for_each(|target| target.consistency = Consistency::Bad);
+        let found = found(&map, error(ErrorCode::Disconnected, "no answer within 1s"));
+        assert!(found.problems.is_empty(), "{found:?}");
+    }
+}
