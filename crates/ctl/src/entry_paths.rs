@@ -15,6 +15,9 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::rc::Rc;
 
+/// Stands for the path of an entry whose last name was removed.
+pub(crate) const WITHOUT_NAME: &str = "(without a name)";
+
 /// Finds the paths of entries. Keeps the names of the directories that it has found.
 pub(crate) struct EntryPaths {
     router: Rc<Router>,
@@ -82,7 +85,7 @@ impl EntryPaths {
     pub(crate) async fn text_of(&mut self, inode: InodeId) -> String {
         match self.path_of(inode).await {
             Ok(path) => path.display().to_string(),
-            Err(error) if error.code() == ErrorCode::NotFound => "(without a name)".to_owned(),
+            Err(error) if error.code() == ErrorCode::NotFound => WITHOUT_NAME.to_owned(),
             Err(error) => format!("unknown: {}", error.context()),
         }
     }

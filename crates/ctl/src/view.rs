@@ -51,13 +51,18 @@ pub(crate) struct TargetLine {
 impl TargetLine {
     /// Returns one word for the state of the target: its condition, unless it is unreachable.
     fn state(&self) -> &'static str {
-        if self.reachability == reachability(Reachability::Online) {
+        if self.condition == LOST {
+            LOST
+        } else if self.reachability == reachability(Reachability::Online) {
             self.condition
         } else {
             self.reachability
         }
     }
 }
+
+/// The condition of a target that was given up as lost.
+const LOST: &str = "Lost";
 
 /// Returns the name of a capacity pool.
 pub(crate) fn pool(pool: CapacityPool) -> &'static str {
@@ -168,7 +173,10 @@ pub(crate) fn targets(map: &ClusterMap) -> Vec<TargetLine> {
         group: map.group_of(target.id).map(|group| group.id.raw()),
         reachability: reachability(target.reachability),
         consistency: consistency(target.consistency),
-        condition: condition(target.health.condition),
+        condition: match target.consistency {
+            Consistency::Bad => LOST,
+            _ => condition(target.health.condition),
+        },
         problem: problem(map, target),
         pool: pool(target.capacity_pool),
         total_bytes: target.capacity.total_bytes,
@@ -184,6 +192,13 @@ pub(crate) fn targets(map: &ClusterMap) -> Vec<TargetLine> {
 /// Returns the problem that a target has reported. A metadata target without shards has one too.
 fn problem(map: &ClusterMap, target: &Target) -> Option<String> {
     let reported = &target.health.problem;
+    if target.consistency == Consistency::Bad {
+        let id = target.id.raw();
+        return Some(format!(
+            "it was given up as lost; `skep target files --paths {id}` lists the files that it \
+             had, and `skep target remove {id}` removes it when there are none"
+        ));
+    }
     let group = map.group_of(target.id).map(|group| group.id);
     let is_unused = map.formatted
         && target.kind == TargetKind::Metadata
@@ -203,16 +218,18 @@ fn problem(map: &ClusterMap, target: &Target) -> Option<String> {
 /// Targets on the same file system count once in the total.
 pub(crate) fn df(lines: &[TargetLine]) -> String {
     let class = |kind: &str, title: &str| {
-        let titles =
-            ["Target", "State", "Pool", ">Total", ">Free", ">%", ">ITotal", ">IFree", ">I%"];
+        let titles = [
+            "Target", "Node", "State", "Pool", ">Total", ">Free", ">%", ">ITotal", ">IFree", ">I%",
+        ];
         let mut shown = table(&titles);
-        let mut add = |name: String, state: &str, pool: &str, capacity: Capacity| {
+        let mut add = |[name, node]: [&str; 2], [state, pool]: [&str; 2], capacity: Capacity| {
             let inodes = |number: u64| match capacity.total_inodes {
                 0 => "-".to_owned(),
                 _ => count(number),
             };
             shown.add_row([
-                name,
+                name.to_owned(),
+                node.to_owned(),
                 state.to_owned(),
                 pool.to_owned(),
                 size(capacity.total_bytes),
@@ -225,9 +242,10 @@ pub(crate) fn df(lines: &[TargetLine]) -> String {
         };
         let of_kind = || lines.iter().filter(|line| line.kind == kind);
         for line in of_kind() {
-            add(line.id.to_string(), line.state(), line.pool, line.capacity);
+            let id = line.id.to_string();
+            add([&id, &line.node_name], [line.state(), line.pool], line.capacity);
         }
-        add("total".into(), "-", "-", Capacity::sum(of_kind().map(|line| line.capacity)));
+        add(["total", "-"], ["-", "-"], Capacity::sum(of_kind().map(|line| line.capacity)));
         format!("{title}:\n{}", render(&shown))
     };
     class("metadata", "METADATA SERVERS") + "\n" + &class("storage", "STORAGE TARGETS")

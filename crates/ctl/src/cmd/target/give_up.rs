@@ -4,7 +4,7 @@
 //! requests is `skep_rpc::routing`'s, and that on unfinished work is the metadata targets'.
 
 use crate::access::{Access, PATIENCE, block_on};
-use crate::entry_paths::EntryPaths;
+use crate::entry_paths::{EntryPaths, WITHOUT_NAME};
 use crate::group_files::GroupUses;
 use crate::output::{print, render, size, table};
 use crate::view::target_named;
@@ -24,6 +24,8 @@ struct Loss {
     path: String,
     /// Whether the target is given up now. `false` if the command only lists the files.
     is_given_up: bool,
+    /// The reason why the target cannot be given up now. Only for a command that lists the files.
+    refusal: Option<String>,
     /// The files that lose bytes, or may lose bytes.
     files: Vec<DamagedFile>,
     /// The paths of the directories whose patterns name the target.
@@ -50,7 +52,13 @@ pub(super) fn run(access: Access, target: String, confirm: Option<String>) -> Re
         let target = target_named(&map, &target)?;
         check_confirmation(target, confirm.as_deref())?;
         let request = |is_dry_run| RemoveTarget { target: target.id, is_dry_run, is_lost: true };
-        access.ask(&request(true)).await?;
+        let refusal = match access.ask(&request(true)).await {
+            // The list changes nothing, so it is shown for each target.
+            Err(error) if confirm.is_none() && error.code() == ErrorCode::InUse => {
+                Some(error.context().to_owned())
+            }
+            checked => checked.map(|_| None)?,
+        };
         // Also before a confirmed loss: if a metadata target does not answer, nothing is changed.
         let mut uses = uses_of(&access, &map, target.id).await?;
         let is_given_up = confirm.is_some();
@@ -61,7 +69,8 @@ pub(super) fn run(access: Access, target: String, confirm: Option<String>) -> Re
                 error.within(format_args!("target {id} is given up, but its files are not listed"))
             })?;
         }
-        loss_of(&access, target, is_given_up, uses).await
+        let loss = loss_of(&access, target, is_given_up, uses).await?;
+        Ok(Loss { refusal, ..loss })
     })?;
     print(&loss, as_text)
 }
@@ -108,6 +117,7 @@ async fn loss_of(
         id: target.id.raw(),
         path: target.path.clone(),
         is_given_up,
+        refusal: None,
         files: Vec::new(),
         directories: Vec::new(),
         transactions: uses.prepared,
@@ -144,7 +154,7 @@ fn check_confirmation(target: &Target, confirm: Option<&str>) -> Result<()> {
 }
 
 fn as_text(loss: &Loss) -> String {
-    let Loss { id, path, is_given_up, files, directories, transactions } = loss;
+    let Loss { id, path, files, directories, transactions, .. } = loss;
     let mut text = String::new();
     if !files.is_empty() {
         let mut shown = table(&[">LOST", "ENTRY", "PATH"]);
@@ -188,15 +198,56 @@ fn as_text(loss: &Loss) -> String {
              `skep entry set`."
         );
     }
-    text += &match is_given_up {
-        true => format!(
+    if files.iter().any(|file| file.path == WITHOUT_NAME) {
+        let _ = writeln!(
+            text,
+            "For files {WITHOUT_NAME}, `skep client files` shows which mounts have them open: they \
+             vanish when the programs close them."
+        );
+    }
+    text + &last_line(loss)
+}
+
+/// Returns the line that says what has changed and what comes next.
+fn last_line(loss: &Loss) -> String {
+    let id = loss.id;
+    match (loss.is_given_up, &loss.refusal) {
+        (true, _) => format!(
             "The target is given up. Restore or remove the files; then `skep target remove {id}` \
              removes the target from the list.\n"
         ),
-        false => format!(
+        (false, Some(refusal)) => format!("Nothing is changed. Not yet possible: {refusal}\n"),
+        (false, None) => format!(
             "Nothing is changed. `skep target remove --lost --confirm {id} {id}` gives the target \
              up for ever.\n"
         ),
-    };
-    text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn loss_of_a_target_names_the_way_out_of_each_file() {
+        let mut loss = Loss {
+            id: 7,
+            path: "/disk".into(),
+            is_given_up: false,
+            refusal: Some("it has been silent for only 22 s".into()),
+            files: vec![DamagedFile {
+                entry_id: "i1".into(),
+                path: WITHOUT_NAME.into(),
+                lost_bytes: 4096,
+                is_written: false,
+            }],
+            directories: Vec::new(),
+            transactions: 0,
+        };
+        let text = as_text(&loss);
+        assert!(text.contains("skep client files") && text.contains("1 file loses"), "{text}");
+        assert!(text.ends_with("Not yet possible: it has been silent for only 22 s\n"), "{text}");
+        loss.refusal = None;
+        assert!(as_text(&loss).contains("--confirm 7 7"), "{}", as_text(&loss));
+    }
 }

@@ -9,7 +9,7 @@ use crate::output::print;
 use crate::view::target_named;
 use serde::Serialize;
 use skep_rpc::CallOptions;
-use skep_types::map::{Condition, Reachability};
+use skep_types::map::{Condition, Consistency, Reachability};
 use skep_types::{ClusterMap, Error, ErrorCode, Node, Result, Target, TargetId, TargetKind};
 use skep_wire::management::RemoveTarget;
 use skep_wire::node::StopTarget;
@@ -194,6 +194,14 @@ fn in_use(target: &Target, uses: &GroupUses) -> Error {
         (0, 0) => format!(
             "cannot remove target {id}: metadata targets are still finishing earlier requests; try \
              again in some seconds"
+        ),
+        _ if target.consistency == Consistency::Bad => format!(
+            "cannot remove target {id}: it is given up as lost, {files} files lie on it, and the \
+             patterns of {directories} directories name it; `skep target files --paths {id}` lists \
+             them. Restore each file from a backup or remove it; a file without bytes on this \
+             target can be copied (`cp -a FILE FILE.new && mv FILE.new FILE`). For files that are \
+             shown as (without a name), `skep client files` shows which mounts have them open. Set \
+             other patterns for the directories with `skep entry set`"
         ),
         _ => format!(
             "cannot remove target {id}: {files} files lie on it, and the patterns of {directories} \
