@@ -128,7 +128,7 @@ impl ClusterQuery {
                  `cluster` in client.toml",
                 names.join(", ")
             ))),
-            (None, []) if Path::new(TOKEN_OF_HOST).exists() => by_token(Path::new(TOKEN_OF_HOST)),
+            (None, []) if may_exist(Path::new(TOKEN_OF_HOST)) => by_token(Path::new(TOKEN_OF_HOST)),
             (None, []) => Err(unknown(
                 "cannot find a cluster: no cluster is mounted here, and neither ./skep-data nor \
                  /etc/skep/client.toml nor /etc/skep/token exists; name its data directory or the \
@@ -166,7 +166,7 @@ impl ClusterQuery {
             )));
         }
         let of_cluster = || self.file.at(&addresses).map(|cluster| cluster.token_file.clone());
-        let of_host = || Some(PathBuf::from(TOKEN_OF_HOST)).filter(|file| file.exists());
+        let of_host = || Some(PathBuf::from(TOKEN_OF_HOST)).filter(|file| may_exist(file));
         let of_environment = || self.environment.1.clone();
         let token_file = self.token_file.clone().or_else(of_cluster);
         let token_file = token_file.or_else(of_environment).or_else(of_host);
@@ -174,8 +174,8 @@ impl ClusterQuery {
             let is_plain = !name.contains([':', ',', '.']);
             return Err(unknown(format!(
                 "cannot connect to the cluster at {}: its token is missing{}; name a file that \
-                 holds it with --token-file, or put it into {TOKEN_OF_HOST} (`skep cluster token` \
-                 on the management host prints the token)",
+                 holds it with --token-file, or put it into {TOKEN_OF_HOST} (`skep cluster token \
+                 --cluster DIRECTORY` on the management host prints the token)",
                 addresses.join(","),
                 // A plain word may also be a mistyped directory.
                 if is_plain { ", and no file or directory has that name" } else { "" },
@@ -200,12 +200,34 @@ fn is_address(text: &str) -> bool {
     parts.is_some_and(|(host, port)| is_plain(host) && port.parse::<u16>().is_ok())
 }
 
-/// Reads the token from a file that the user has named.
+/// Whether a file exists, or is in a directory that this user may not enter.
+fn may_exist(file: &Path) -> bool {
+    match std::fs::metadata(file) {
+        Ok(_) => true,
+        Err(error) => error.kind() == std::io::ErrorKind::PermissionDenied,
+    }
+}
+
+/// Returns the error for a token that this user may not read, with the commands that need none.
+fn not_readable(file: &Path) -> Error {
+    let what = format!(
+        "cannot read the token file {}: only root or its owner may read it; without it, `skep \
+         entry info PATH`, `skep entry map PATH`, `skep lock list PATH` and `skep health df PATH` \
+         work on paths in a mount",
+        file.display()
+    );
+    Error::new(ErrorCode::PermissionDenied, what)
+}
+
+/// Reads the token from a file that the user or the settings of this host name.
 fn token_in(file: &Path) -> Result<JoinToken> {
-    match std::fs::symlink_metadata(file) {
+    match std::fs::File::open(file).map(drop) {
+        Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
+            Err(not_readable(file))
+        }
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Err(unknown(format!(
-            "cannot read the token file {}: no such file; `skep cluster token` on the management \
-             host prints the token",
+            "cannot read the token file {}: no such file; `skep cluster token --cluster DIRECTORY` \
+             on the management host prints the token",
             file.display()
         ))),
         _ => read_token(file),
@@ -288,10 +310,13 @@ impl Access {
                 }
                 ErrorCode::Disconnected | ErrorCode::TimedOut => {
                     "; check the address, and that management is running: on its host, `skep \
-                     cluster token` prints the token with the address"
+                     cluster token --cluster DIRECTORY` prints the token with the address"
                 }
-                ErrorCode::AuthenticationFailed => {
-                    "; `skep cluster token` on the management host prints the right token"
+                ErrorCode::AuthenticationFailed
+                    if !error.context().contains("skep cluster token") =>
+                {
+                    "; `skep cluster token --cluster DIRECTORY` on the management host prints the \
+                     right token"
                 }
                 _ => return error,
             };
@@ -405,6 +430,9 @@ mod tests {
         assert!(refused("/nowhere", None).contains("no such file"));
         assert!(refused("10.0.0.1:7400", Some("/nowhere")).contains("/nowhere"));
         assert!(refused("a b", Some("/nowhere")).contains("host:port"));
+        let closed = not_readable(Path::new("/etc/skep/token")).context().to_owned();
+        let words = ["only root", "skep health df PATH"];
+        assert!(words.iter().all(|word| closed.contains(word)), "{closed}");
         let blank = tempfile::tempdir().unwrap();
         assert!(refused(&blank.path().display().to_string(), None).contains("skep up"));
     }

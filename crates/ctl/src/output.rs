@@ -158,6 +158,12 @@ fn csv_quoted(text: &str) -> String {
     }
 }
 
+/// Prints a warning to standard error, apart from the output for programs. It must not make the
+/// command fail, so an error of the output is ignored.
+pub(crate) fn warn(text: &str) {
+    let _ = writeln!(std::io::stderr().lock(), "skep: {text}");
+}
+
 /// Prints one or more lines. A closed pipe is not an error.
 pub(crate) fn say(text: &str) -> Result<()> {
     let mut stdout = std::io::stdout().lock();

@@ -121,7 +121,7 @@ fn errors_without_a_cluster_name_object_and_way_out() {
             "Configuration",
             2,
             "/none",
-            "`skep cluster token`",
+            "`skep cluster token --cluster DIRECTORY`",
         ),
         (vec!["deploy", "plan", "--hosts", "/none"], "NotFound", 4, "/none", "--hosts"),
         (
@@ -195,7 +195,7 @@ fn errors_without_a_cluster_name_object_and_way_out() {
             "Configuration",
             2,
             "token",
-            "`skep cluster token`",
+            "`skep cluster token --cluster DIRECTORY`",
         ),
         (vec!["bench", "io", "-t", "1x", "-o", "x"], "Usage", 2, "size '1x'", "expected"),
         (

@@ -143,8 +143,16 @@ fn set_option(fd: &impl AsRawFd, level: i32, option: i32, value: i32) {
 }
 
 fn look_up_at_once(address: &str) -> io::Result<SocketAddr> {
-    let none = || io::Error::new(io::ErrorKind::NotFound, format!("{address}: no address"));
-    address.to_socket_addrs()?.next().ok_or_else(none)
+    let name = address.rsplit_once(':').map_or(address, |(name, _)| name);
+    let failed = |why: String| {
+        io::Error::new(io::ErrorKind::NotFound, format!("cannot resolve the name {name}: {why}"))
+    };
+    match address.to_socket_addrs() {
+        // The port is no number, for example.
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => Err(error),
+        Err(error) => Err(failed(error.to_string())),
+        Ok(mut found) => found.next().ok_or_else(|| failed("it has no address".into())),
+    }
 }
 
 /// Resolves `host:port`. The system resolver may wait half a minute for name servers that do not
@@ -403,6 +411,8 @@ mod tests {
             TcpStream::connect(&format!("localhost:{port}")).await.unwrap();
             let error = TcpStream::connect("localhost:port").await.unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+            let error = look_up_at_once("no..such:1").unwrap_err().to_string();
+            assert!(error.starts_with("cannot resolve the name no..such"), "{error}");
         })
         .unwrap();
     }

@@ -44,7 +44,8 @@ pub(crate) fn check(authority: &Authority, peer: Peer, incoming: &Incoming) -> R
     }
     let what = format!(
         "cannot register as a new node, as node {}: the token is revoked for new nodes; copy the \
-         newest token (`skep cluster token` on the management host) to the token file",
+         newest token (`skep cluster token --cluster DIRECTORY` on the management host) to the \
+         token file",
         peer.node
     );
     Err(Error::new(ErrorCode::AuthenticationFailed, what))

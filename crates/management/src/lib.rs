@@ -102,8 +102,8 @@ impl RunningManagement {
             authority.propose(&Command::ContinueAbove { version: MapVersion::default() }.into())?;
             restored::unmark(path, RESTORED_MARK)?;
             tracing::warn!(
-                "{} was put back from a copy: new ids and map versions continue above all that were \
-                 assigned after the copy was made",
+                "{} was put back from a copy: new ids and map versions continue above all that \
+                 were assigned after the copy was made",
                 path.display()
             );
         }
@@ -186,8 +186,9 @@ fn addresses(
     if addresses != former {
         tracing::warn!(
             "the addresses of management change from {} to {}: a service or mount that uses the \
-             former ones needs the new token; `skep cluster token` prints it, and `--init \
-             --token-file FILE` replaces the token of a service",
+             former ones needs the new token, which `skep cluster token --cluster DIRECTORY` \
+             prints; `skep token install` gives it to a service, which uses the new addresses from \
+             its next start",
             former.join(", "),
             addresses.join(", ")
         );

@@ -39,7 +39,7 @@ pub struct Completed {
     /// Time from the arrival of the request to its reply.
     pub duration: Duration,
     /// Whether the purpose of the request is to wait for an event. The time of such a request is no
-    /// sign of load, so its stages are not charged to the client.
+    /// sign of load, so neither the time nor its stages are charged to its cause.
     pub is_wait: bool,
     /// Time in which data of the request moved while no other data of the client did.
     pub moving: Duration,
@@ -159,6 +159,8 @@ impl OperationTable {
     fn charge(&self, completed: &Completed, origin: &Origin) {
         let Some(accounts) = &self.accounts else { return };
         let Completed { received_bytes, sent_bytes, duration, .. } = *completed;
+        // An idle client would look slow: it waits for notifications all the time.
+        let duration = if completed.is_wait { Duration::ZERO } else { duration };
         let load = Load::of_operation(sent_bytes, received_bytes, duration);
         for (accounts, dimension) in accounts.borrow_mut().iter_mut().zip(Dimension::ALL) {
             let Some(id) = origin.id(dimension) else { continue };
@@ -293,12 +295,16 @@ mod tests {
         let table = OperationTable::new(&registry, &catalog::METADATA, labels, |_| None);
         let origin = Origin { client: Some(12), ..Origin::default() };
         for is_wait in [true, false] {
-            let completed = Completed { is_wait, ..Completed::default() };
+            let duration = Duration::from_micros(9);
+            let completed = Completed { is_wait, duration, ..Completed::default() };
             table.record(&completed.with(Stage::Others, Duration::from_micros(7)), &origin);
         }
         let of_client = [("by", "client"), ("stage", "others")];
         let others = value(&registry.snapshot(), "skep_load_stage_seconds", &of_client);
         assert_eq!(others, Value::Number(7_000));
+        let of_client = [("by", "client")];
+        let busy = value(&registry.snapshot(), "skep_load_busy_seconds", &of_client);
+        assert_eq!(busy, Value::Number(9_000));
     }
 
     #[test]

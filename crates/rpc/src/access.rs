@@ -79,7 +79,7 @@ impl std::str::FromStr for JoinToken {
             Error::new(
                 ErrorCode::Configuration,
                 "invalid join token: expected skep1-<cluster>-<secret>@<host:port>, as `skep \
-                 cluster token` on the management host prints it",
+                 cluster token --cluster DIRECTORY` on the management host prints it",
             )
         })
     }

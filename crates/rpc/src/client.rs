@@ -68,10 +68,14 @@ struct Reply {
 async fn open_socket(address: &str) -> Result<TcpStream> {
     let failed =
         |problem: String| Err(Error::new(ErrorCode::Disconnected, format!("{address}: {problem}")));
+    let is_number = address.parse::<std::net::SocketAddr>().is_ok();
     match skep_env::timeout(CONNECT_TIMEOUT, TcpStream::connect(address)).await {
         Some(Ok(stream)) => Ok(stream),
         Some(Err(error)) => failed(error.to_string()),
-        None => failed(format!("no answer within {CONNECT_TIMEOUT:?}")),
+        None if is_number => failed(format!("no answer within {CONNECT_TIMEOUT:?}")),
+        None => {
+            failed(format!("no answer within {CONNECT_TIMEOUT:?}, or its name cannot be resolved"))
+        }
     }
 }
 
@@ -355,7 +359,9 @@ impl Connection {
             Some(left) => match skep_env::timeout(left, receiver).await {
                 Some(reply) => reply,
                 None => {
-                    return Err(Error::new(ErrorCode::TimedOut, format!("no answer in {left:?}")));
+                    let seconds = left.as_secs_f64();
+                    let context = format!("no answer within {seconds:.1} s");
+                    return Err(Error::new(ErrorCode::TimedOut, context));
                 }
             },
         };

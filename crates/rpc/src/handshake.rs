@@ -137,8 +137,9 @@ pub(crate) async fn connect(
         let Some(secret) = chosen.filter(|secret| secret.verify(&signed, proof)) else {
             return Err(Error::new(
                 ErrorCode::AuthenticationFailed,
-                "the server does not have this cluster's secret: the token is wrong or not of \
-                 this cluster; `skep cluster token` on the management host prints the right one",
+                "the server does not have this cluster's secret: the token is wrong or not of this \
+                 cluster; `skep cluster token --cluster DIRECTORY` on the management host prints \
+                 the right one",
             ));
         };
         let (proof_low, proof_high) = secret.proof(&[CLIENT_LABEL, &hello_bytes, &challenge_bytes]);

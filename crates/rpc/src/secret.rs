@@ -238,15 +238,15 @@ impl Secrets {
         let Some(first) = common.first() else {
             return Err(refused(
                 "the token is wrong, not of this cluster, or revoked: this service has another \
-                 secret; `skep cluster token` on the management host prints the newest token, and \
-                 `skep token install` gives it to a service",
+                 secret; `skep cluster token --cluster DIRECTORY` on the management host prints \
+                 the newest token, and `skep token install` gives it to a service",
             ));
         };
         let open = common.iter().find(|it| !it.is_closed);
         open.or(is_member.then_some(first)).map(|it| (*it).clone()).ok_or_else(|| {
             refused(
-                "the token is revoked for new nodes; `skep cluster token` on the management host \
-                 prints the newest token",
+                "the token is revoked for new nodes; `skep cluster token --cluster DIRECTORY` on \
+                 the management host prints the newest token",
             )
         })
     }

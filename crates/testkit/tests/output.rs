@@ -428,7 +428,7 @@ fn errors_have_a_code_a_way_out_and_an_exit_code() {
     check(&refused, "AuthenticationFailed", 5, "token");
     check(&["cluster", "format", "--cluster", &data], "Exists", 1, "formatted already");
     let no_file = [&by_address[..], &["--token-file", "/nowhere"]].concat();
-    check(&no_file, "Configuration", 2, "token file /nowhere: no such file; `skep cluster token`");
+    check(&no_file, "Configuration", 2, "token file /nowhere: no such file; `skep cluster token");
     let token_file = cluster.data().join("management/join-token").display().to_string();
     let astray = ["node", "list", "--cluster", "127.0.0.1:1", "--token-file", &token_file];
     check(&astray, "Disconnected", 3, "check the address");

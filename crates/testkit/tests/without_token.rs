@@ -137,3 +137,45 @@ fn clients_are_selected_by_host_or_wildcard() {
     assert!(server.contains("it is a server"), "{server}");
     cluster.stop();
 }
+
+/// Command: skep entry set, skep node list.
+#[test]
+fn refusals_name_the_one_reason_and_the_way_out() {
+    let cluster = Cluster::start(Shape::small());
+    let user = User::new();
+    let mount = text(cluster.path());
+    let own = cluster.path().join("own");
+    files::create_dir_all(&own);
+    std::os::unix::fs::chown(&own, Some(65534), Some(65534)).expect("a test of root");
+    let targets = cluster.skep_list(&["target", "list"]);
+    let storage = targets.iter().find(|it| it["kind"] == "storage").expect("a storage target");
+    let id = storage["id"].to_string();
+
+    let listed = user.skep(&["entry", "set", "--targets", &id, &text(&own)]).expect_failure();
+    let words = ["only root may list targets", "use --num-targets"];
+    assert!(words.iter().all(|word| listed.contains(word)), "{listed}");
+    user.skep(&["entry", "set", "--num-targets", "1", &text(&own)]).expect_success();
+    let foreign = user.skep(&["entry", "set", "--num-targets", "1", &mount]).expect_failure();
+    assert!(foreign.contains("only its owner (root) and root"), "{foreign}");
+
+    let token = text(&cluster.data().join("management/join-token"));
+    let closed = ["node", "list", "--cluster", "127.0.0.1:1", "--token-file", &token];
+    let closed = user.skep(&closed).expect_failure();
+    let words = ["only root or its owner may read it", "skep health df PATH"];
+    assert!(words.iter().all(|word| closed.contains(word)), "{closed}");
+
+    let wide = text(&own.join("wide"));
+    let mut create = Command::new(cluster::program());
+    create.args(["entry", "create", "--num-targets", "200", &wide]);
+    let made = finish(&mut create, PATIENCE);
+    assert!(made.stderr.contains("2 targets instead of 200"), "{}", made.stderr);
+
+    let own_token = cluster.try_skep(&["cluster", "token"]);
+    assert_eq!(own_token.stderr, "", "the directory of management has the newest token");
+    let copy = user.place.join("token");
+    files::copy(&token, &copy);
+    let mut copied = Command::new(cluster::program());
+    copied.args(["cluster", "token", "--token-file"]).arg(&copy);
+    let copied = finish(&mut copied, PATIENCE);
+    assert!(copied.status.success() && copied.stderr.contains("--cluster DIRECTORY"), "{copied:?}");
+}

@@ -40,6 +40,12 @@ pub(crate) struct CopyArgs {
     /// Files and directories to copy, and the destination as the last path
     #[arg(value_name = "PATH", required = true)]
     paths: Vec<PathBuf>,
+    /// As in `cp`: accepted for scripts, since trees are always copied
+    #[arg(short = 'r', short_alias = 'R', long, hide = true)]
+    recursive: bool,
+    /// As in `cp`: accepted for scripts, since attributes are always kept
+    #[arg(short, long, hide = true)]
+    archive: bool,
     /// Leave out files whose copy has the same length and time, and continue large files
     #[arg(long)]
     resume: bool,

@@ -239,10 +239,15 @@ fn succeeded(output: &Output) -> io::Result<()> {
 const FUSERMOUNT: &str = "fusermount3";
 
 fn helper_failed(error: &io::Error) -> io::Error {
-    if error.kind() == io::ErrorKind::NotFound {
+    // A directory of PATH that this user may not enter also gives EACCES.
+    if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) {
         return io::Error::new(
-            io::ErrorKind::NotFound,
-            format!("users other than root need {FUSERMOUNT} to mount: install the package fuse3"),
+            error.kind(),
+            format!(
+                "users other than root need {FUSERMOUNT} to mount, and this user cannot run it \
+                 ({error}): install the package fuse3; `skep up --no-mount` starts a cluster \
+                 without a mount"
+            ),
         );
     }
     io::Error::new(error.kind(), format!("{FUSERMOUNT}: {error}"))

@@ -100,7 +100,12 @@ pub(crate) fn dispatch(authority: &Rc<Authority>, incoming: Incoming, outbox: &R
         messages::Heartbeat::ID => heartbeat::handle(authority, &incoming, outbox),
         messages::GetMap::ID => get_map::handle(authority, incoming, outbox),
         messages::Leave::ID => answer_change(authority, &incoming, outbox, leave::handle),
-        messages::Evict::ID => answer_change(authority, &incoming, outbox, evict::handle),
+        messages::Evict::ID => {
+            let by = incoming.header.sender_group;
+            answer_change(authority, &incoming, outbox, |authority, id, request| {
+                evict::handle(authority, id, request, by)
+            });
+        }
         messages::CreateGroup::ID => {
             answer_change(authority, &incoming, outbox, create_group::handle)
         }

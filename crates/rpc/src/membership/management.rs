@@ -78,7 +78,7 @@ impl Management {
             Identity { cluster: token.cluster, secrets: token.secrets.clone(), node, kind };
         Rc::new(Self {
             identity,
-            addresses: token.addresses.clone(),
+            addresses: distinct(&token.addresses),
             order: RefCell::default(),
             cell: RefCell::default(),
             connection: RefCell::default(),
@@ -338,6 +338,17 @@ impl Management {
         };
         self.order.borrow().sorted(all)
     }
+}
+
+/// Returns addresses without repetitions, in their order: a token may name one twice.
+fn distinct(addresses: &[String]) -> Vec<String> {
+    let mut distinct: Vec<String> = Vec::new();
+    for address in addresses {
+        if !distinct.contains(address) {
+            distinct.push(address.clone());
+        }
+    }
+    distinct
 }
 
 /// Returns the addresses of management in a cluster map.

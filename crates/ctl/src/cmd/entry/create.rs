@@ -3,7 +3,7 @@
 use super::pattern::{self, PatternArgs};
 use crate::access::entry_at;
 use crate::help::{Example, examples};
-use crate::output::print;
+use crate::output::{print, warn};
 use rustix::fs::{CWD, FileType, Mode};
 use serde::Serialize;
 use skep_types::{Error, ErrorCode, Result};
@@ -58,5 +58,9 @@ pub(crate) fn run(args: &CreateArgs) -> Result<()> {
         return Err(error);
     }
     let made = NewFile { path: path.to_owned(), pattern: pattern::get(path)?.unwrap_or_default() };
-    print(&made, |made| format!("{}: {}", made.path.display(), made.pattern))
+    print(&made, |made| format!("{}: {}", made.path.display(), made.pattern))?;
+    if let Some(note) = pattern::fewer_targets(asked, &made.pattern) {
+        warn(&note);
+    }
+    Ok(())
 }

@@ -1,11 +1,14 @@
 //! Stripe patterns as text, for `entry set` and `entry create`. Patterns are set through the mount,
 //! which works for root and other users and needs no token of the cluster.
 
-use crate::values;
+use crate::{through_mount, values};
 use clap::Args;
 use rustix::io::Errno;
+use skep_cluster::patterns::check_request;
 use skep_fuse::PATTERN_XATTR;
-use skep_types::{Error, ErrorCode, Result};
+use skep_types::pattern::MAX_STRIPE_WIDTH;
+use skep_types::{ClusterMap, Error, ErrorCode, Result};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 /// The options that describe a stripe pattern.
@@ -54,6 +57,15 @@ pub(super) fn text(asked: &PatternArgs) -> Result<String> {
     if let Some(text) = &asked.pattern {
         return Ok(text.clone());
     }
+    if let Some(count) = asked.num_targets.as_deref().and_then(|text| text.parse::<u64>().ok())
+        && !(1..=MAX_STRIPE_WIDTH as u64).contains(&count)
+    {
+        let what = format!(
+            "invalid --num-targets {count}: expected a number from 1 to {MAX_STRIPE_WIDTH}, or \
+             `all`"
+        );
+        return Err(Error::new(ErrorCode::InvalidArgument, what));
+    }
     let list = |ids: &[String]| (!ids.is_empty()).then(|| ids.join(":"));
     let words = [
         ("count", asked.num_targets.clone()),
@@ -95,6 +107,21 @@ pub(super) fn set(path: &Path, text: &str) -> Result<()> {
         .map_err(|errno| explained(errno, path, text))
 }
 
+/// Returns a note for people if a file got fewer targets than were asked for. `pattern` is the
+/// pattern of the file.
+pub(super) fn fewer_targets(asked: &PatternArgs, pattern: &str) -> Option<String> {
+    let asked = asked.num_targets.as_deref()?.parse::<usize>().ok()?;
+    let words = pattern.split(['/', ',']);
+    let groups = words.filter_map(|word| word.strip_prefix("groups=")).next_back()?;
+    let given = groups.split(':').count();
+    (given < asked).then(|| {
+        format!(
+            "the file is on {given} targets instead of {asked}: no more storage targets accept new \
+             files; `skep health df` shows all"
+        )
+    })
+}
+
 /// Returns the pattern at a path. `None` means a directory without its own pattern, to which the
 /// cluster's settings apply.
 pub(super) fn get(path: &Path) -> Result<Option<String>> {
@@ -106,22 +133,55 @@ pub(super) fn get(path: &Path) -> Result<Option<String>> {
     }
 }
 
+/// Returns the reason why only another user may set a pattern.
+fn not_owner(path: &Path) -> String {
+    let owner = std::fs::symlink_metadata(path).ok().map(|found| found.uid());
+    let owner = owner.map_or_else(String::new, |uid| format!(" ({})", user_name(uid)));
+    format!(
+        "only its owner{owner} and root set the pattern, and only of directories and regular files"
+    )
+}
+
+/// Returns the reason why a user's pattern is refused. The mount replies with the same errno if the
+/// user may not write the file and if a setting forbids the pattern.
+fn not_allowed(path: &Path, text: &str) -> String {
+    let uid = rustix::process::geteuid().as_raw();
+    if std::fs::symlink_metadata(path).is_ok_and(|found| found.uid() != uid) {
+        return not_owner(path);
+    }
+    let map = through_mount::cluster_map(path).ok().flatten();
+    match map.and_then(|map| limit_of(&map, text, uid)) {
+        Some(limit) => limit,
+        None => format!(
+            "pattern '{text}' exceeds the limits that root has set for users; root sees them with \
+             `skep config list` (user-...)"
+        ),
+    }
+}
+
+/// Returns the limit of the cluster that forbids a pattern to a user. `None` means that the map
+/// shows none.
+fn limit_of(map: &ClusterMap, text: &str, uid: u32) -> Option<String> {
+    let request = skep_cluster::pattern_text::parse(text, map).ok()?;
+    let refused = check_request(map, &request, uid).err()?;
+    let way_out = match request.components.iter().any(|it| it.is_listed()) {
+        true => "; use --num-targets instead",
+        false => "",
+    };
+    Some(format!("{}{way_out}", refused.context()))
+}
+
+fn user_name(uid: u32) -> String {
+    let names = skep_monitor::names::names_in("/etc/passwd");
+    names.get(&uid.to_string()).cloned().unwrap_or_else(|| format!("user {uid}"))
+}
+
 /// Converts an errno of the mount, which carries no text, to an error with its meaning for this
 /// command and a hint how to fix it.
 pub(super) fn explained(errno: Errno, path: &Path, text: &str) -> Error {
     let (code, what) = match errno {
-        Errno::PERM => (
-            ErrorCode::NotPermitted,
-            "only the owner and root can do that, and only with directories and regular files"
-                .to_owned(),
-        ),
-        Errno::ACCESS => (
-            ErrorCode::PermissionDenied,
-            format!(
-                "pattern '{text}' exceeds the limits of this user, or the user may not write the \
-                 file; `skep config list` shows the limits (user-...)"
-            ),
-        ),
+        Errno::PERM => (ErrorCode::NotPermitted, not_owner(path)),
+        Errno::ACCESS => (ErrorCode::PermissionDenied, not_allowed(path, text)),
         Errno::NXIO => (
             ErrorCode::NotFound,
             format!("pattern '{text}' names an unknown target or group; `skep target list` and \
@@ -144,4 +204,52 @@ pub(super) fn explained(errno: Errno, path: &Path, text: &str) -> Error {
         other => (ErrorCode::Io, other.to_string()),
     };
     Error::new(code, what).within(path.display())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use skep_types::{ClusterId, Group, GroupId, TargetId, TargetKind};
+
+    #[test]
+    fn wrong_number_of_targets_names_the_option() {
+        for count in ["0", "257", "300"] {
+            let asked = PatternArgs { num_targets: Some(count.into()), ..PatternArgs::default() };
+            let refused = text(&asked).unwrap_err().context().to_owned();
+            assert!(refused.contains("--num-targets") && refused.contains("1 to 256"), "{refused}");
+        }
+        for count in ["1", "256", "all"] {
+            let asked = PatternArgs { num_targets: Some(count.into()), ..PatternArgs::default() };
+            assert_eq!(text(&asked).unwrap(), format!("count={count}"));
+        }
+    }
+
+    #[test]
+    fn file_on_fewer_targets_than_asked_for_is_noted() {
+        let note = |count: &str, pattern| {
+            let asked = PatternArgs { num_targets: Some(count.into()), ..PatternArgs::default() };
+            fewer_targets(&asked, pattern)
+        };
+        assert!(
+            note("3", "chunk-size=1MiB,groups=4:5").unwrap().contains("2 targets instead of 3")
+        );
+        assert_eq!(note("2", "chunk-size=1MiB,groups=4:5"), None);
+        assert_eq!(note("all", "groups=4:5"), None);
+    }
+
+    #[test]
+    fn refused_pattern_names_one_reason() {
+        let mut map = ClusterMap::empty(ClusterId::default());
+        map.groups.push(Group::of_one(GroupId::new(3), TargetKind::Storage, TargetId::new(3)));
+        let listed = limit_of(&map, "groups=3", 1000).unwrap();
+        assert!(listed.contains("only root may list targets"), "{listed}");
+        assert!(listed.contains("--num-targets"), "{listed}");
+        assert_eq!(limit_of(&map, "groups=3", 0), None);
+        assert_eq!(limit_of(&map, "count=4", 1000), None);
+        map.policy.user_max_width = 2;
+        let wide = limit_of(&map, "count=4", 1000).unwrap();
+        assert!(wide.contains("more than 2 targets") && !wide.contains("instead"), "{wide}");
+        let foreign = not_owner(Path::new("/"));
+        assert!(foreign.contains("only its owner (root) and root"), "{foreign}");
+    }
 }

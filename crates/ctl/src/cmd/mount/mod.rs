@@ -215,7 +215,7 @@ fn mount(
         access.token.addresses.join(", "),
         args.directory.display(),
         std::process::id(),
-        asked.words()
+        if asked.words().is_empty() { "none".to_owned() } else { asked.words() }
     );
     let served = skep_fuse::mount(cluster, options).map_err(with_retry_hint);
     skep_service::notify::stopping();

@@ -30,7 +30,7 @@ const EXAMPLES: &[Example] = &[
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct ProposeArgs {
     /// Capacity after redundancy, in TB
-    #[arg(long, default_value_t = 0.0, value_name = "TB")]
+    #[arg(long, default_value = "0", value_name = "TB", value_parser = terabytes)]
     capacity: f64,
     /// Rate of sequential writes, in GB/s
     #[arg(long, value_name = "GB/s")]
@@ -86,6 +86,27 @@ pub(crate) struct ProposeArgs {
     csv: Option<PathBuf>,
     #[command(flatten)]
     data: DataArgs,
+}
+
+/// Reads a capacity: a number of TB, or a number with a unit.
+fn terabytes(text: &str) -> Result<f64, String> {
+    let number = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let scale = match &text[number.len()..] {
+        "" | "T" | "TB" | "t" => 1.0,
+        "G" | "GB" | "g" => 1e-3,
+        "P" | "PB" | "p" => 1e3,
+        "GiB" => f64::from(1 << 30) / 1e12,
+        "TiB" => f64::from(1 << 20) * f64::from(1 << 20) / 1e12,
+        "PiB" => f64::from(1 << 25) * f64::from(1 << 25) / 1e12,
+        _ => f64::NAN,
+    };
+    let capacity = number.trim().parse::<f64>().map_or(f64::NAN, |number| number * scale);
+    match capacity >= 0.0 && capacity.is_finite() {
+        true => Ok(capacity),
+        false => {
+            Err("expected a number of TB, or a number with GB, TB, PB, GiB, TiB or PiB".into())
+        }
+    }
 }
 
 /// A proposed system, as JSON.
@@ -237,4 +258,20 @@ fn as_text(proposals: &[Proposal], candidates: &[Candidate]) -> String {
     }
     let _ = writeln!(text, "Prices: {}", first.price_source);
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn capacity_is_a_number_of_terabytes_or_has_a_unit() {
+        for (text, capacity) in [("10", 10.0), ("100TB", 100.0), ("2PB", 2000.0), ("500GB", 0.5)] {
+            assert_eq!(terabytes(text), Ok(capacity), "{text}");
+        }
+        assert!(terabytes("1TiB").is_ok_and(|it| (it - 1.0995).abs() < 1e-4));
+        for wrong in ["", "TB", "-1", "10XB", "1e999"] {
+            assert!(terabytes(wrong).unwrap_err().contains("number of TB"), "{wrong}");
+        }
+    }
 }

@@ -174,6 +174,9 @@ fn shown_name(line: &Line, by: Division) -> String {
         Division::Job => line.name.clone(),
         Division::Target => format!("t{id} {}", line.name),
         Division::Operation => id.clone(),
+        Division::Client if line.name.is_empty() && id.parse::<u32>().is_ok() => {
+            format!("{id} (left)")
+        }
         _ if line.name.is_empty() => id.clone(),
         _ => line.name.clone(),
     };
@@ -237,6 +240,15 @@ mod tests {
                 assert!(widest <= Some(80), "{by:?}: {widest:?}\n{text}");
             }
         }
+    }
+
+    #[test]
+    fn client_that_has_left_is_marked() {
+        let names = Names::of(&ClusterMap::empty(skep_types::ClusterId::default()));
+        let shown = |by, id: &str| shown_name(&line(&row(id), by, &names), by);
+        assert_eq!(shown(Division::Client, "1048586"), "1048586 (left)");
+        assert_eq!(shown(Division::Client, "other"), "other");
+        assert_eq!(shown(Division::Node, "9"), "9");
     }
 
     #[test]
