@@ -271,7 +271,8 @@ impl TcpStream {
         while first < state.vectors.len() {
             let count = (state.vectors.len() - first).min(MAX_PARTS);
             state.header.msg_iov = state.vectors[first..].as_mut_ptr();
-            state.header.msg_iovlen = count;
+            // musl has an `int` here, and padding, which is zero, up to the kernel's `size_t`.
+            state.header.msg_iovlen = count as _;
             let entry =
                 opcode::SendMsg::new(types::Fd(state.fd.as_raw_fd()), &raw const *state.header)
                     .flags((libc::MSG_NOSIGNAL | libc::MSG_WAITALL) as u32);

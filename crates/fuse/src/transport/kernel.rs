@@ -12,7 +12,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 /// `FUSE_DEV_IOC_CLONE`: `_IOR(229, 0, uint32_t)`.
-const CLONE: libc::c_ulong = 0x8004_e500;
+const CLONE: libc::Ioctl = 0x8004_e500_u32 as libc::Ioctl;
 /// The module parameter that root sets to allow FUSE over io_uring.
 const ENABLE_URING: &str = "/sys/module/fuse/parameters/enable_uring";
 
@@ -320,7 +320,8 @@ fn receive_descriptor(socket: &UnixStream) -> io::Result<OwnedFd> {
         message.msg_iov = &raw mut vector;
         message.msg_iovlen = 1;
         message.msg_control = buffer.as_mut_ptr().cast();
-        message.msg_controllen = size_of_val(&buffer);
+        // The type of this field depends on the C library.
+        message.msg_controllen = size_of_val(&buffer) as _;
         checked(libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_CMSG_CLOEXEC))?;
         let control = libc::CMSG_FIRSTHDR(&raw const message);
         if control.is_null()
