@@ -76,7 +76,9 @@ install_program() {
     chmod 755 "$directory"; chmod 644 "$file"
     case "$file" in
       *.deb | *.rpm) install_packages "$file" ;;
-      *.tar.gz) tar -C / -xf "$file" --no-same-owner ;;
+      *.tar.gz)
+        tar -C "$directory" -xf "$file" --no-same-owner
+        "$directory"/skep-*/install.sh --prefix /usr ;;
       *) die "cannot install $SKEP_PACKAGE: expected .deb, .rpm or .tar.gz" ;;
     esac
     rm -r "$directory"

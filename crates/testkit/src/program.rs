@@ -100,7 +100,7 @@ pub fn try_finish(command: &mut Command, patience: Duration) -> Result<Finished,
 }
 
 /// Runs a command that a destructor needs, and prints its failure instead of a panic.
-pub(crate) fn clean_up(command: &mut Command) -> Option<Finished> {
+pub fn clean_up(command: &mut Command) -> Option<Finished> {
     let ended = try_finish(command, Duration::from_secs(20));
     ended.inspect_err(|error| eprintln!("cannot clean up after the test: {error}")).ok()
 }

@@ -1,30 +1,52 @@
 //! The packages of `cargo xtask package`, with the program of this build: they are reproducible,
 //! can be installed, work, and leave nothing when they are removed. The hosts have root directories
 //! of their own, so this machine is not changed.
+//!
+//! `external::static_program` tests the static program of the tarball, whose build takes minutes.
 
 use skep_testkit::cluster::program;
-use skep_testkit::page::{PageHost, PageNetwork};
-use skep_testkit::program::{finish, run};
-use skep_testkit::{Scratch, files};
+use skep_testkit::page::{PageHost, PageNetwork, blocks};
+use skep_testkit::program::{clean_up, finish, run};
+use skep_testkit::{PATIENCE, Scratch, files, wait_for};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
 /// Limit of one run of the packaging tools: the machine may be busy with other work.
-const LONG: Duration = Duration::from_secs(300);
+const LONG: Duration = Duration::from_secs(900);
+const PAGE: &str = include_str!("../../../docs/operations/installing.md");
 
-/// Builds all packages in a directory, and returns them in the order of their names.
-fn build(directory: &Path, program: &Path) -> Vec<PathBuf> {
+/// Runs `cargo xtask package` with a program.
+fn build(directory: &Path, program: &Path, set: impl FnOnce(&mut Command)) {
     let xtask = crate::program().with_file_name("xtask");
     assert!(xtask.exists(), "{} is not built: run `cargo build -p xtask`", xtask.display());
     let mut command = Command::new(xtask);
     command.arg("package").arg("--program").arg(program).arg("--directory").arg(directory);
+    set(&mut command);
     finish(command.env("SOURCE_DATE_EPOCH", "1700000000"), LONG).expect_success();
+}
+
+/// Returns the files of a directory in the order of their names.
+fn list(directory: &Path) -> Vec<PathBuf> {
     let entries = files::read_dir(directory);
     let mut packages: Vec<_> = entries.map(|it| it.expect("an entry").path()).collect();
     packages.sort();
     packages
+}
+
+/// Returns a copy of the program without symbols.
+fn small_program(scratch: &Scratch) -> PathBuf {
+    let small = scratch.directory("program").join("skep");
+    run("strip", ["-o", &small.display().to_string(), &program().display().to_string()]);
+    small
+}
+
+/// Starts a host without the program.
+fn host_without_program(network: &PageNetwork, name: &str, address: &str) -> PageHost {
+    let host = network.host(name, address);
+    host.run("rm -f /usr/bin/skep /sbin/mount.skep /sbin/mount.fuse.skep").expect_success();
+    host
 }
 
 /// Returns all files of a host in the places where a package has files.
@@ -33,26 +55,34 @@ fn contents(host: &PageHost) -> BTreeSet<String> {
     list.lines().map(str::to_owned).collect()
 }
 
+/// Checks that a host has the same files as before.
+fn expect_unchanged(host: &PageHost, before: &BTreeSet<String>, what: &str) {
+    let after = contents(host);
+    let differences: Vec<_> = before.symmetric_difference(&after).collect();
+    assert!(differences.is_empty(), "{what}: {differences:?}");
+}
+
 /// Checks that the installed program and its files work.
-fn check_installation(host: &PageHost) {
+fn check_installation(host: &PageHost, prefix: &str) {
     let check = |line: &str| host.run(line).expect_success();
-    assert!(check("skep --version").contains("skep 0."));
+    assert!(check("PATH=/usr/local/bin:$PATH skep --version").contains("skep 0."));
     for file in [
-        "/usr/share/man/man1/skep-mount.1.gz",
-        "/usr/share/man/man8/mount.skep.8.gz",
-        "/usr/lib/systemd/system/skep-storage@.service",
-        "/usr/lib/systemd/system/skep.target",
-        "/usr/share/doc/skep/operations/several-hosts.md",
-        "/usr/share/doc/skep/examples/mnt-skep.mount",
-        "/usr/share/skep/dashboards/grafana/skep-overview.json",
-        "/usr/share/skep/dashboards/prometheus/alerts.yml",
-        "/usr/share/skep/deploy/user-data/skep-node.sh",
+        "share/man/man1/skep-mount.1.gz",
+        "share/man/man8/mount.skep.8.gz",
+        "lib/systemd/system/skep-storage@.service",
+        "lib/systemd/system/skep.target",
+        "share/doc/skep/operations/several-hosts.md",
+        "share/doc/skep/examples/mnt-skep.mount",
+        "share/skep/dashboards/grafana/skep-overview.json",
+        "share/skep/dashboards/prometheus/alerts.yml",
+        "share/skep/deploy/user-data/skep-node.sh",
     ] {
-        check(&format!("test -s {file}"));
+        check(&format!("test -s {prefix}/{file}"));
     }
-    check("gzip -t /usr/share/man/man1/*skep*.gz");
-    check("bash -c '. /usr/share/bash-completion/completions/skep; complete -p skep'");
-    assert_eq!(check("stat -c '%a %U' /usr/bin/skep").trim(), "755 root");
+    check(&format!("gzip -t {prefix}/share/man/man1/*skep*.gz"));
+    let completion = format!("{prefix}/share/bash-completion/completions/skep");
+    check(&format!("bash -c '. {completion}; complete -p skep'"));
+    assert_eq!(check(&format!("stat -c '%a %U' {prefix}/bin/skep")).trim(), "755 root");
     // `mount` finds the helper, and the helper is the program.
     let refused = host.run("mount -t skep -o retry=0 nothing.invalid /mnt").expect_failure();
     assert!(refused.contains("skep: "), "{refused}");
@@ -61,13 +91,13 @@ fn check_installation(host: &PageHost) {
 #[test]
 fn packages_are_reproducible_and_removed_completely() {
     let scratch = Scratch::new();
-    let small = scratch.directory("program").join("skep");
-    let shown = small.display().to_string();
-    run("strip", ["-o", &shown, &program().display().to_string()]);
-    let packages = build(&scratch.directory("one"), &small);
-    let again = build(&scratch.directory("two"), &small);
+    let small = small_program(&scratch);
+    let (one, two) = (scratch.directory("one"), scratch.directory("two"));
+    build(&one, &small, |_| ());
+    build(&two, &small, |_| ());
+    let packages = list(&one);
     assert_eq!(packages.len(), 3, "{packages:?}");
-    for (one, two) in packages.iter().zip(&again) {
+    for (one, two) in packages.iter().zip(&list(&two)) {
         assert_eq!(one.file_name(), two.file_name());
         run("cmp", [one, two]);
     }
@@ -77,29 +107,189 @@ fn packages_are_reproducible_and_removed_completely() {
     };
 
     let network = PageNetwork::new();
-    let host = network.host("p", "10.0.0.1/24");
-    host.run("rm -f /usr/bin/skep /sbin/mount.skep /sbin/mount.fuse.skep").expect_success();
+    let mut host = host_without_program(&network, "p", "10.0.0.1/24");
     let before = contents(&host);
-    let expect_unchanged = |what: &str| {
-        let after = contents(&host);
-        let differences: Vec<_> = before.symmetric_difference(&after).collect();
-        assert!(differences.is_empty(), "{what}: {differences:?}");
-    };
+    let unpack = format!("tar -C /srv -xf {}; mv /srv/skep-0* /srv/skep", package(".tar.gz"));
+    host.run(&unpack).expect_success();
 
     host.run(&format!("dpkg --force-depends -i {}", package(".deb"))).expect_success();
-    check_installation(&host);
+    check_installation(&host, "/usr");
+    install_script_respects_a_package(&host);
     host.run("dpkg --purge skep").expect_success();
-    expect_unchanged("after dpkg --purge");
+    expect_unchanged(&host, &before, "after dpkg --purge");
 
     // The database of rpm is empty on Debian, so the C library is missing there.
     let rpm = "rpm --dbpath /srv/rpm";
     host.run(&format!("{rpm} --initdb; {rpm} -i --nodeps {}", package(".rpm"))).expect_success();
-    check_installation(&host);
+    check_installation(&host, "/usr");
     let requires = host.run(&format!("{rpm} -q --requires skep")).expect_success();
     assert!(requires.contains("GLIBC_2."), "{requires}");
     host.run(&format!("{rpm} -e skep")).expect_success();
-    expect_unchanged("after rpm -e");
+    expect_unchanged(&host, &before, "after rpm -e");
 
-    host.run(&format!("tar -C / -xf {}", package(".tar.gz"))).expect_success();
-    check_installation(&host);
+    host.run("/srv/skep/install.sh").expect_success();
+    check_installation(&host, "/usr/local");
+    install_script_upgrades_under_a_service(&mut host);
+    host.run("/usr/local/share/skep/install.sh --uninstall").expect_success();
+    expect_unchanged(&host, &before, "after install.sh --uninstall");
+    install_script_fails_without_remains(&host, &before);
+}
+
+/// The install script does not replace the files of a package.
+fn install_script_respects_a_package(host: &PageHost) {
+    let before = contents(host);
+    for prefix in ["/usr", "/usr/local"] {
+        let install = format!("/srv/skep/install.sh --prefix {prefix}");
+        let refused = host.run(&install).expect_failure();
+        assert!(refused.contains("these files exist already"), "{refused}");
+        assert!(refused.contains("  /sbin/mount.skep\n"), "{refused}");
+        expect_unchanged(host, &before, "after a refused installation");
+    }
+}
+
+/// A second run of the install script replaces a program that runs, and removes former files.
+fn install_script_upgrades_under_a_service(host: &mut PageHost) {
+    let works = |host: &PageHost, command: &str| host.run(command).expect_success();
+    let unit = "/usr/local/lib/systemd/system/skep-management@.service";
+    let start = works(host, &format!("sed -n 's/^ExecStart=//p' {unit}")).replace("%i", "a");
+    assert!(start.starts_with("/usr/local/bin/skep management"), "{start}");
+    works(host, "mkdir -m 700 /etc/skep; printf '[node]\\ndirectory = \"/srv/m\"\\n' >/srv/m.toml");
+    works(host, "cp /srv/m.toml /etc/skep/management-a.toml");
+    works(host, &start.replace(" --config", " --init --config"));
+    host.start(&start);
+    let log = host.log();
+    wait_for("management serves", PATIENCE, || {
+        files::read_to_string(&log).contains(" serves ").then_some(())
+    });
+    works(host, "cp -a /srv/skep /srv/new; cd /srv/new/share; mv skep/dashboards doc/skep");
+    works(host, "/srv/new/install.sh");
+    works(host, "test -s /usr/local/share/doc/skep/dashboards/prometheus/alerts.yml");
+    host.run("ls /usr/local/share/skep/dashboards/prometheus/alerts.yml").expect_failure();
+    works(host, "/usr/local/bin/skep cluster token --cluster /srv/m");
+    host.stop();
+    works(host, "rm -r /etc/skep");
+}
+
+/// An installation on a full file system can be removed. Users without root get no system files.
+fn install_script_fails_without_remains(host: &PageHost, before: &BTreeSet<String>) {
+    let works = |command: &str| host.run(command).expect_success();
+    works("mkdir /mnt/small; mount -t tmpfs -o size=2m tmpfs /mnt/small");
+    let failed = host.run("/srv/skep/install.sh --prefix /mnt/small").expect_failure();
+    assert!(failed.contains("No space left on device"), "{failed}");
+    works("/srv/skep/install.sh --uninstall --prefix /mnt/small");
+    assert_eq!(works("find /mnt/small -mindepth 1"), "");
+    works("umount /mnt/small; rmdir /mnt/small");
+
+    let user = "setpriv --reuid 65534 --regid 65534 --clear-groups";
+    works("install -d -o 65534 /srv/home");
+    let install = format!("{user} /srv/skep/install.sh --prefix /srv/home/skep");
+    let refused = host.run(&install).expect_failure();
+    assert!(refused.contains("not root") && refused.contains("--no-system"), "{refused}");
+    works(&format!("{install} --no-system; {user} /srv/home/skep/bin/skep --version"));
+    works(&format!("{user} /srv/home/skep/share/skep/install.sh --uninstall"));
+    assert_eq!(works("find /srv/home -mindepth 1"), "");
+    expect_unchanged(host, before, "after installations elsewhere");
+}
+
+/// A directory of keys, whose agent ends with it.
+struct Keys(Scratch);
+
+impl Keys {
+    fn new(user: &str) -> Self {
+        let keys = Self(Scratch::new());
+        let arguments = ["--batch", "--passphrase", "", "--quick-gen-key", user, "ed25519"];
+        let mut gpg = Command::new("gpg");
+        gpg.env("GNUPGHOME", keys.0.path()).args(arguments).args(["default", "never"]);
+        finish(&mut gpg, PATIENCE).expect_success();
+        keys
+    }
+}
+
+impl Drop for Keys {
+    fn drop(&mut self) {
+        let mut end = Command::new("gpgconf");
+        clean_up(end.env("GNUPGHOME", self.0.path()).args(["--kill", "all"]));
+    }
+}
+
+/// Installs an empty package that provides what the package of Skep needs: the database of `rpm` is
+/// empty on Debian.
+fn provide_c_library(host: &PageHost) {
+    let spec = "Name: host\nVersion: 1\nRelease: 1\nSummary: Host\nLicense: None\n\
+        BuildArch: noarch\nProvides: /bin/sh\nProvides: libc.so.6(GLIBC_2.34)(64bit)\n\
+        %description\nThe host.\n%files\n";
+    let build = "rpmbuild -bb --quiet --define '_topdir /srv/rpm' /srv/host.spec";
+    host.run(&format!("printf %s '{spec}' >/srv/host.spec; {build}")).expect_success();
+    host.run("rpm --initdb; rpm -i /srv/rpm/RPMS/noarch/host-1-1.noarch.rpm").expect_success();
+}
+
+/// Returns the version of Skep that is installed on a host of each kind.
+fn versions(debian: &PageHost, rhel: &PageHost) -> [String; 2] {
+    let debian = debian.run("dpkg-query -W -f '${db:Status-Abbrev}${Version}' skep || true");
+    let rhel = rhel.run("rpm -q --qf '%{VERSION}-%{RELEASE}' skep || true");
+    [debian, rhel].map(|it| it.expect_success().trim().to_owned())
+}
+
+/// Returns the blocks of commands of the page for one host.
+fn page_blocks<const COUNT: usize>(host: &str) -> [String; COUNT] {
+    let blocks = blocks(PAGE).into_iter().filter(|it| it.hosts == [host]);
+    let commands: Vec<_> = blocks.map(|it| it.commands).collect();
+    commands.try_into().unwrap_or_else(|found| panic!("blocks for {host}: {found:?}"))
+}
+
+/// Page: docs/operations/installing.md
+#[test]
+fn apt_and_dnf_install_upgrade_and_remove_the_packages() {
+    let (scratch, keys) = (Scratch::new(), Keys::new("packages@skep.example"));
+    let (small, network) = (small_program(&scratch), PageNetwork::new());
+    let mut web = network.host("web", "10.0.0.1/24");
+    let debian = host_without_program(&network, "debian", "10.0.0.2/24");
+    let rhel = host_without_program(&network, "rhel", "10.0.0.3/24");
+    debian.run("rm -rf /etc/apt/sources.list*; mkdir /etc/apt/sources.list.d").expect_success();
+    provide_c_library(&rhel);
+    for host in [&debian, &rhel] {
+        host.run("echo 10.0.0.1 packages.example >>/etc/hosts").expect_success();
+    }
+    let packages = scratch.directory("packages");
+    let publish = |web: &PageHost, revision: &str| {
+        build(&scratch.directory("built"), &small, |command| {
+            command.args(["--forms", "deb,rpm", "--revision", revision, "--repository"]);
+            command.arg(&packages).args(["--sign", "packages@skep.example"]);
+            command.env("GNUPGHOME", keys.0.path());
+        });
+        let copy = format!("mkdir -p /srv/packages; cp -a {}/. /srv/packages", packages.display());
+        web.run(&copy).expect_success();
+    };
+    let on = |host: &PageHost, commands: &str| {
+        finish(&mut host.shell(commands), LONG).expect_success();
+    };
+
+    publish(&web, "1");
+    let [serve] = page_blocks("web");
+    web.start(&serve);
+    let [install_deb, upgrade_deb, remove_deb] = page_blocks("debian");
+    let [install_rpm, upgrade_rpm, remove_rpm] = page_blocks("rhel");
+    on(&debian, &install_deb);
+    on(&rhel, &install_rpm);
+    assert_eq!(versions(&debian, &rhel), ["ii 0.1.0-1", "0.1.0-1"]);
+    check_installation(&debian, "/usr");
+    check_installation(&rhel, "/usr");
+    publish(&web, "2");
+    on(&debian, &upgrade_deb);
+    on(&rhel, &upgrade_rpm);
+    assert_eq!(versions(&debian, &rhel), ["ii 0.1.0-2", "0.1.0-2"]);
+    on(&debian, &remove_deb);
+    on(&rhel, &remove_rpm);
+    for host in [&debian, &rhel] {
+        host.run("ls /usr/bin/skep").expect_failure();
+    }
+
+    // Changed lists are refused.
+    let lists = "/srv/packages/apt/dists/stable/InRelease /srv/packages/rpm/repodata/repomd.xml";
+    web.run(&format!("sed -i 's/^Label: Skep/Label: Other/; s/<revision>/&1/' {lists}"))
+        .expect_success();
+    let refused = debian.run("apt-get update 2>&1").stdout;
+    assert!(refused.contains("BADSIG"), "{refused}");
+    let refused = rhel.run("dnf install -y --refresh skep").expect_failure();
+    assert!(refused.contains("signature") || refused.contains("GPG"), "{refused}");
 }

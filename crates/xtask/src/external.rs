@@ -117,6 +117,13 @@ const SUITES: &[Suite] = &[
         operations: None, in_ci: false,
     },
     Suite {
+        name: "static", about: "the static programs of tarballs, on Debian 11 and for ARM",
+        test: "external", case: "external::static",
+        programs: &[("debootstrap", "debootstrap"), ("file", "file"),
+            ("qemu-aarch64-static", "qemu-user-static")],
+        operations: None, in_ci: false,
+    },
+    Suite {
         name: "templates", about: "the linters of AWS and Terraform on the templates in deploy/",
         test: "external", case: "external::templates",
         programs: &[("cfn-lint", "pip install cfn-lint"),

@@ -6,10 +6,15 @@ use std::process::{Command, Stdio};
 
 /// The required programs, each with the Debian package that contains it.
 const PROGRAMS: &[(&str, &str)] = &[
+    ("apt-ftparchive", "apt-utils"),
+    ("createrepo_c", "createrepo-c"),
+    ("curl", "curl"),
+    ("dnf", "dnf"),
     ("fio", "fio"),
     ("fusermount3", "fuse3"),
     ("gcc", "gcc"),
     ("git", "git"),
+    ("gpg", "gnupg"),
     ("ip", "iproute2"),
     ("losetup", "mount"),
     ("make", "make"),

@@ -1,13 +1,18 @@
 //! `cargo xtask package`: builds the packages of a release: `.deb`, `.rpm` and a tarball.
 //!
-//! Owns the contents of the packages ([`tree`]) and the calls of `dpkg-deb`, `rpmbuild` and `tar`.
-//! All packages have the same files. Equal sources give equal packages: all times are
-//! `SOURCE_DATE_EPOCH`, or the time of the last commit.
+//! Owns the contents of the packages ([`tree`]), the program in them ([`program`]), the calls of
+//! `dpkg-deb`, `rpmbuild` and `tar`, and repositories for `apt` and `dnf` ([`feed`]). All packages
+//! have the same files; the tarball also has an install script. Equal sources give equal packages:
+//! all times are `SOURCE_DATE_EPOCH`, or the time of the last commit.
 
+mod feed;
+mod program;
 mod tree;
 
 use crate::repository::{Outcome, output, root, run as call};
 use clap::ValueEnum;
+use feed::Feed;
+use program::{Program, Target};
 use std::fs;
 use std::path::{Path, PathBuf};
 use tree::Tree;
@@ -27,31 +32,42 @@ pub(crate) enum Form {
 #[derive(clap::Args)]
 pub(crate) struct Options {
     /// Package this program, instead of a new release build.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "target")]
     program: Option<PathBuf>,
+    /// Build a static program for this target. By default, the tarball has a static program, and
+    /// the others have one for the C library of this machine.
+    #[arg(long, value_enum)]
+    target: Option<Target>,
     /// Forms to build.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "deb,rpm,tar")]
     forms: Vec<Form>,
     /// Directory of the packages.
     #[arg(long, default_value = "target/packages")]
     directory: PathBuf,
+    /// Revision of the packages: higher than that of former packages of this version.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    revision: u32,
+    /// Also add the packages to the repository for apt and dnf below this directory.
+    #[arg(long)]
+    repository: Option<PathBuf>,
+    /// Sign the lists of the repository with this key of gpg.
+    #[arg(long, value_name = "KEY", requires = "repository")]
+    sign: Option<String>,
 }
 
 /// The properties that all packages of a release share.
-struct Release {
-    version: String,
+struct Release<'a> {
+    version: &'static str,
+    revision: u32,
     /// Seconds since 1970 of all files.
     epoch: String,
-    /// Oldest version of the GNU C library that the program needs. `None` means that it is static.
-    glibc: Option<String>,
-    /// Machine architecture in the words of the kernel, such as `x86_64`.
-    machine: String,
+    program: &'a Program,
 }
 
-impl Release {
+impl Release<'_> {
     /// Returns the architecture in the words of Debian.
     fn debian_machine(&self) -> Outcome<&'static str> {
-        match self.machine.as_str() {
+        match self.program.machine {
             "x86_64" => Ok("amd64"),
             "aarch64" => Ok("arm64"),
             other => Err(format!("cannot package a program for {other}")),
@@ -66,82 +82,77 @@ impl Release {
 pub(crate) fn run(options: &Options) -> Outcome {
     let directory = root().join(&options.directory);
     fs::create_dir_all(&directory).map_err(|error| format!("{}: {error}", directory.display()))?;
-    let program = match &options.program {
-        Some(program) => std::path::absolute(program).map_err(|error| error.to_string())?,
-        None => build()?,
-    };
-    let release = release(&program)?;
-    let tree = Tree::create(&directory.join("tree"), &program, &release.epoch)?;
-    for form in &options.forms {
-        let path = match form {
-            Form::Deb => deb(&tree, &release, &directory)?,
-            Form::Rpm => rpm(&tree, &release, &directory)?,
-            Form::Tar => tar(&tree, &release, &directory)?,
+    let mut packages = Vec::new();
+    if options.program.is_some() || options.target.is_some() {
+        let program = match &options.program {
+            Some(path) => {
+                Program::open(&std::path::absolute(path).map_err(|error| error.to_string())?)?
+            }
+            None => Program::build(options.target)?,
         };
+        packages.extend(build(&program, &options.forms, options, &directory)?);
+    } else {
+        let (tarballs, others): (Vec<_>, Vec<_>) =
+            options.forms.iter().partition(|it| **it == Form::Tar);
+        if !others.is_empty() {
+            packages.extend(build(&Program::build(None)?, &others, options, &directory)?);
+        }
+        if !tarballs.is_empty() {
+            let program = Program::build(Some(Target::here()?))?;
+            packages.extend(build(&program, &tarballs, options, &directory)?);
+        }
+    }
+    for (_, path) in &packages {
         println!("{}", path.display());
     }
-    tree.remove()
+    match &options.repository {
+        Some(place) => Feed::new(&root().join(place), options.sign.as_deref()).add(&packages),
+        None => Ok(()),
+    }
 }
 
-/// Builds the program without symbols.
-fn build() -> Outcome<PathBuf> {
-    let strip = "profile.release.strip=true";
-    let arguments = ["build", "--release", "--package", "skep-ctl", "--config", strip];
-    // Paths of the build host must not be in the program.
-    let remap = format!("--remap-path-prefix={}=/skep", root().display());
-    call(env!("CARGO"), &arguments, &[("RUSTFLAGS", &remap)])?;
-    Ok(root().join("target/release/skep"))
-}
-
-/// Returns the oldest version of the GNU C library that a program needs. `None` means that it is
-/// static.
-fn oldest_glibc(program: &Path) -> Outcome<Option<String>> {
-    let symbols = output("objdump", &["-T", &program.display().to_string()]).unwrap_or_default();
-    Ok(newest_glibc_symbol(&symbols))
-}
-
-/// Returns the newest version in the symbols that `objdump -T` prints.
-fn newest_glibc_symbol(symbols: &str) -> Option<String> {
-    let words = symbols.split(|it: char| it.is_whitespace() || it == '(' || it == ')');
-    let versions = words.filter_map(|word| word.strip_prefix("GLIBC_"));
-    let number = |version: &&str| {
-        version.split('.').map(|part| part.parse().unwrap_or(0)).collect::<Vec<u32>>()
-    };
-    versions.max_by_key(number).map(str::to_owned)
-}
-
-fn release(program: &Path) -> Outcome<Release> {
-    let head = fs::read(program).map_err(|error| format!("{}: {error}", program.display()))?;
-    // Byte 18 of an ELF header is the machine.
-    let machine = match head.get(18) {
-        Some(0x3e) if head.starts_with(b"\x7fELF") => "x86_64",
-        Some(0xb7) if head.starts_with(b"\x7fELF") => "aarch64",
-        _ => return Err(format!("{} is not a program for x86_64 or aarch64", program.display())),
-    };
+/// Builds the packages of one program.
+fn build(
+    program: &Program,
+    forms: &[Form],
+    options: &Options,
+    directory: &Path,
+) -> Outcome<Vec<(Form, PathBuf)>> {
     let epoch = match std::env::var("SOURCE_DATE_EPOCH") {
         Ok(epoch) => epoch,
         Err(_) => output("git", &["log", "-1", "--format=%ct"])?.trim().to_owned(),
     };
     epoch.parse::<u64>().map_err(|_| format!("SOURCE_DATE_EPOCH: '{epoch}' is not a number"))?;
-    let version = env!("CARGO_PKG_VERSION").to_owned();
-    let glibc = oldest_glibc(program)?;
-    Ok(Release { version, epoch, glibc, machine: machine.to_owned() })
+    let release =
+        Release { version: env!("CARGO_PKG_VERSION"), revision: options.revision, epoch, program };
+    let tree = Tree::create(&directory.join("tree"), program, &release.epoch)?;
+    let mut packages = Vec::new();
+    for form in forms {
+        let path = match form {
+            Form::Deb => deb(&tree, &release, directory)?,
+            Form::Rpm => rpm(&tree, &release, directory)?,
+            Form::Tar => tar(&tree, &release, directory)?,
+        };
+        packages.push((*form, path));
+    }
+    tree.remove()?;
+    Ok(packages)
 }
 
 /// Builds the package for `dpkg`.
 fn deb(tree: &Tree, release: &Release, directory: &Path) -> Outcome<PathBuf> {
     let machine = release.debian_machine()?;
-    let path = directory.join(format!("skep_{}_{machine}.deb", release.version));
+    let version = format!("{}-{}", release.version, release.revision);
+    let path = directory.join(format!("skep_{version}_{machine}.deb"));
     let kib = tree.bytes().div_ceil(1024);
-    let depends = release.glibc.as_ref().map(|it| format!("Depends: libc6 (>= {it})\n"));
+    let depends = release.program.glibc.as_ref().map(|it| format!("Depends: libc6 (>= {it})\n"));
     let control = format!(
-        "Package: skep\nVersion: {}\nArchitecture: {machine}\nSection: admin\nPriority: optional\n\
-         Maintainer: The Skep authors <skep@localhost>\nInstalled-Size: {kib}\n\
+        "Package: skep\nVersion: {version}\nArchitecture: {machine}\nSection: admin\n\
+         Priority: optional\nMaintainer: The Skep authors <skep@localhost>\nInstalled-Size: {kib}\n\
          {}Recommends: fuse3\nSuggests: xfsprogs, openssh-client\n\
          Description: parallel file system\n \
          Servers, mounts and administration of Skep, a parallel file system for\n \
          clusters: many clients, many servers, one POSIX namespace.\n",
-        release.version,
         depends.unwrap_or_default()
     );
     tree.write("DEBIAN/control", &control, 0o644)?;
@@ -166,14 +177,17 @@ fn rpm(tree: &Tree, release: &Release, directory: &Path) -> Outcome<PathBuf> {
     let place = |name: &str| work.join(name).display().to_string();
     fs::create_dir_all(&work).map_err(|error| format!("{}: {error}", work.display()))?;
     let files = tree.rpm_files()?;
-    let requires =
-        release.glibc.as_ref().map(|it| format!("Requires: libc.so.6(GLIBC_{it})(64bit)\n"));
+    let requires = release
+        .program
+        .glibc
+        .as_ref()
+        .map(|it| format!("Requires: libc.so.6(GLIBC_{it})(64bit)\n"));
     // The program is complete: rpmbuild must not strip it or look for its libraries.
     let spec = format!(
         "%global debug_package %{{nil}}\n%global __os_install_post %{{nil}}\n\
          %global _build_id_links none\n%global use_source_date_epoch_as_buildtime 1\n\
          %global clamp_mtime_to_source_date_epoch 1\n%global _buildhost skep\n\
-         Name: skep\nVersion: {}\nRelease: 1\nSummary: Parallel file system\n\
+         Name: skep\nVersion: {}\nRelease: {}\nSummary: Parallel file system\n\
          License: Apache-2.0\nAutoReqProv: no\nRequires: /bin/sh\n{}Recommends: fuse3\n\
          %description\nServers, mounts and administration of Skep, a parallel file system for\n\
          clusters: many clients, many servers, one POSIX namespace.\n\
@@ -181,6 +195,7 @@ fn rpm(tree: &Tree, release: &Release, directory: &Path) -> Outcome<PathBuf> {
          %post\n{}%preun\n{}%postun\n{}\
          %files\n%defattr(-,root,root)\n{files}",
         release.version,
+        release.revision,
         requires.unwrap_or_default(),
         tree.path().display(),
         tree::AFTER_INSTALL,
@@ -194,35 +209,28 @@ fn rpm(tree: &Tree, release: &Release, directory: &Path) -> Outcome<PathBuf> {
     let (out, spec) = (format!("_rpmdir {out}"), path.display().to_string());
     let name = "_rpmfilename %{NAME}-%{VERSION}-%{RELEASE}.%{ARCH}.rpm";
     let arguments =
-        ["-bb", "--quiet", "--target", &release.machine, "--define", &top, "--define", &out];
+        ["-bb", "--quiet", "--target", release.program.machine, "--define", &top, "--define", &out];
     let arguments = [&arguments[..], &["--define", name, &spec]].concat();
     call("rpmbuild", &arguments, &[("SOURCE_DATE_EPOCH", &release.epoch)])?;
     fs::remove_dir_all(&work).map_err(|error| format!("{}: {error}", work.display()))?;
-    Ok(directory.join(format!("skep-{}-1.{}.rpm", release.version, release.machine)))
+    let (version, revision) = (release.version, release.revision);
+    Ok(directory.join(format!("skep-{version}-{revision}.{}.rpm", release.program.machine)))
 }
 
-/// Builds the tarball. Its files are unpacked into the root directory.
+/// Builds the tarball: a directory with the files below `/usr` and the install script.
 fn tar(tree: &Tree, release: &Release, directory: &Path) -> Outcome<PathBuf> {
-    let name = format!("skep-{}-{}.tar.gz", release.version, release.machine);
-    let path = directory.join(name);
+    let name = format!("skep-{}-{}", release.version, release.program.machine);
+    let path = directory.join(format!("{name}.tar.gz"));
+    tree.copy(&root().join("packaging/tarball/install.sh"), "usr/install.sh", 0o755)?;
+    tree.set_times(&release.epoch)?;
     let (from, to) = (tree.path().display().to_string(), path.display().to_string());
-    let time = format!("--mtime=@{}", release.epoch);
+    let (time, rename) = (format!("--mtime=@{}", release.epoch), format!("s,^usr,{name},"));
     let arguments = ["--create", "--sort=name", "--owner=0", "--group=0", "--numeric-owner"];
-    // `-n`: without the name and time of the tarball itself.
-    let more = [time.as_str(), "--use-compress-program=gzip -9n", "--file", &to, "-C", &from, "."];
-    call("tar", &[&arguments[..], &more].concat(), &[])?;
+    // `-n`: without the name and time of the tarball itself. The links in `usr/sbin` are not in it:
+    // the install script makes them.
+    let more = [&time, "--use-compress-program=gzip -9n", "--exclude=usr/sbin", "--transform"];
+    let last = [&rename, "--file", &to, "-C", &from, "usr"];
+    call("tar", &[&arguments[..], &more, &last].concat(), &[])?;
+    fs::remove_file(tree.path().join("usr/install.sh")).map_err(|error| error.to_string())?;
     Ok(path)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn newest_symbol_sets_the_required_c_library() {
-        let symbols =
-            "0000 DF *UND* 0 (GLIBC_2.9)  a\n0 DF *UND* 0 (GLIBC_2.34) b\n0 GLIBC_2.5 c\n";
-        assert_eq!(newest_glibc_symbol(symbols).as_deref(), Some("2.34"));
-        assert_eq!(newest_glibc_symbol("not a dynamic object"), None);
-    }
 }

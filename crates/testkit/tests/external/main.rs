@@ -8,6 +8,7 @@ mod mpi;
 mod postgres;
 mod prometheus;
 mod slurm;
+mod static_program;
 mod templates;
 mod xfstests;
 
@@ -22,6 +23,7 @@ const CASES: &[Case<()>] = &[
     Case { name: "prometheus", body: prometheus::shows_a_cluster_on_every_panel },
     Case { name: "mpi", body: mpi::ranks_of_two_mounts_write_one_file },
     Case { name: "slurm", body: slurm::jobs_get_a_file_system_on_demand },
+    Case { name: "static", body: static_program::runs_without_libraries_of_the_host },
     Case { name: "templates", body: templates::pass_the_linters_of_their_vendors },
     Case { name: "xfstests", body: xfstests::fails_only_where_it_is_known_to },
 ];

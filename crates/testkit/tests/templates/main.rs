@@ -85,10 +85,13 @@ impl Cloud {
     fn new(prefix: &'static str) -> Self {
         let network = PageNetwork::new();
         let mut web = network.host("web", &format!("{prefix}.99/24"));
+        let script = include_str!("../../../../packaging/tarball/install.sh");
+        web.run(&format!("cat >/srv/install.sh <<'END-OF-SCRIPT'\n{script}END-OF-SCRIPT"))
+            .expect_success();
         web.run(
-            "mkdir -p /srv/web/usr/bin; cd /srv/web\n\
-             strip -o usr/bin/skep /usr/bin/skep; rm /usr/bin/skep\n\
-             tar -c usr | gzip -1 >skep.tar.gz; rm -r usr",
+            "mkdir -p /srv/web/skep-0/bin /srv/web/skep-0/lib /srv/web/skep-0/share; cd /srv/web\n\
+             strip -o skep-0/bin/skep /usr/bin/skep; rm /usr/bin/skep; cp /srv/install.sh skep-0\n\
+             chmod 755 skep-0/install.sh; tar -c skep-0 | gzip -1 >skep.tar.gz; rm -r skep-0",
         )
         .expect_success();
         let sum = web.run("sha256sum </srv/web/skep.tar.gz").expect_success();

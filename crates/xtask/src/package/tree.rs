@@ -1,6 +1,7 @@
 //! The files of a package, as a directory tree: the program, links for `mount`, units, manual
 //! pages, completion and documents.
 
+use super::program::Program;
 use crate::repository::{Outcome, output, root, run as call};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -60,17 +61,17 @@ fn named<T>(path: &Path, result: std::io::Result<T>) -> Outcome<T> {
 
 impl Tree {
     /// Creates the tree anew, with all times set to `epoch`.
-    pub(super) fn create(path: &Path, program: &Path, epoch: &str) -> Outcome<Self> {
+    pub(super) fn create(path: &Path, program: &Program, epoch: &str) -> Outcome<Self> {
         if path.exists() {
             named(path, fs::remove_dir_all(path))?;
         }
         let tree = Self { path: path.to_owned() };
-        tree.copy(program, "usr/bin/skep", 0o755)?;
+        tree.copy(&program.path, "usr/bin/skep", 0o755)?;
         for name in MOUNT_HELPERS {
             let link = tree.place(&format!("usr/sbin/{name}"))?;
             named(&link, symlink("../bin/skep", &link))?;
         }
-        tree.add_generated(&path.join("usr/bin/skep"))?;
+        tree.add_generated(program)?;
         let units = root().join("packaging/systemd");
         for entry in named(&units, fs::read_dir(&units))?.flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
@@ -94,11 +95,10 @@ impl Tree {
     }
 
     /// Adds the manual pages and completions that the program itself writes.
-    fn add_generated(&self, program: &Path) -> Outcome {
-        let shown = program.display().to_string();
+    fn add_generated(&self, program: &Program) -> Outcome {
         let pages = self.place("usr/share/man/man")?;
         let pages = pages.parent().ok_or("the tree has directories")?;
-        output(&shown, &["man", "--dir", &pages.display().to_string()])?;
+        program.output(&["man", "--dir", &pages.display().to_string()])?;
         for section in ["man1", "man8"] {
             let section = pages.join(section);
             for entry in named(&section, fs::read_dir(&section))?.flatten() {
@@ -107,7 +107,7 @@ impl Tree {
             }
         }
         for (shell, place) in COMPLETIONS {
-            let text = output(&shown, &["completion", shell])?;
+            let text = program.output(&["completion", shell])?;
             self.write(place, &text, 0o644)?;
         }
         Ok(())
@@ -151,7 +151,8 @@ impl Tree {
         named(&path, fs::set_permissions(&path, fs::Permissions::from_mode(mode)))
     }
 
-    fn copy(&self, from: &Path, place: &str, mode: u32) -> Outcome {
+    /// Copies a file into the tree.
+    pub(super) fn copy(&self, from: &Path, place: &str, mode: u32) -> Outcome {
         let path = self.place(place)?;
         named(from, fs::copy(from, &path))?;
         named(&path, fs::set_permissions(&path, fs::Permissions::from_mode(mode)))

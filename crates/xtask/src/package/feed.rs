@@ -1,0 +1,143 @@
+//! A repository of packages, from which `apt` and `dnf` install and upgrade: `apt/` and `rpm/`
+//! below one directory. Packages of earlier runs stay in it.
+//!
+//! The tools of the distributions write the lists: `apt-ftparchive` and `createrepo_c`. With a key
+//! of `gpg`, the lists are signed, and they have the checksums of all packages. A web server can
+//! serve the directory while this runs: each list is replaced by a rename, the list that names the
+//! others comes last, and `apt` gets the others by their checksums.
+
+use super::Form;
+use crate::repository::{Outcome, output, run as call};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The machines for which a repository may have packages, in the words of Debian.
+const MACHINES: [&str; 2] = ["amd64", "arm64"];
+/// The fields of the list of lists for `apt`.
+const FIELDS: [&str; 9] = [
+    "Origin=Skep",
+    "Label=Skep",
+    "Suite=stable",
+    "Codename=stable",
+    "Components=main",
+    "Architectures=amd64 arm64",
+    "Acquire-By-Hash=yes",
+    // The list must not name itself.
+    "Default-Patterns=false",
+    "Patterns::=Packages",
+];
+
+/// A repository below a directory.
+pub(super) struct Feed<'a> {
+    directory: &'a Path,
+    /// The key of `gpg` that signs the lists.
+    key: Option<&'a str>,
+}
+
+fn named<T>(path: &Path, result: std::io::Result<T>) -> Outcome<T> {
+    result.map_err(|error| format!("{}: {error}", path.display()))
+}
+
+fn text(path: &Path) -> Outcome<&str> {
+    path.to_str().ok_or(format!("{}: the path is not UTF-8", path.display()))
+}
+
+/// Writes a file under another name, and renames it.
+fn replace(path: &Path, text: &str) -> Outcome {
+    let new = path.with_extension("new");
+    named(&new, fs::write(&new, text))?;
+    named(path, fs::rename(&new, path))
+}
+
+fn remove(path: &Path) -> Outcome {
+    if path.exists() { named(path, fs::remove_file(path)) } else { Ok(()) }
+}
+
+impl<'a> Feed<'a> {
+    pub(super) fn new(directory: &'a Path, key: Option<&'a str>) -> Self {
+        Self { directory, key }
+    }
+
+    /// Adds packages, and writes the lists anew.
+    ///
+    /// # Errors
+    /// Fails if a tool is missing or fails.
+    pub(super) fn add(&self, packages: &[(Form, PathBuf)]) -> Outcome {
+        if let Some(key) = self.key {
+            let exported = output("gpg", &["--batch", "--armor", "--export", key])?;
+            if exported.is_empty() {
+                return Err(format!("gpg has no public key '{key}'; gpg --list-keys shows them"));
+            }
+            named(self.directory, fs::create_dir_all(self.directory))?;
+            replace(&self.directory.join("skep.asc"), &exported)?;
+        }
+        for (form, path) in packages {
+            let pool = match form {
+                Form::Deb => "apt/pool",
+                Form::Rpm => "rpm/packages",
+                Form::Tar => continue,
+            };
+            let pool = self.directory.join(pool);
+            named(&pool, fs::create_dir_all(&pool))?;
+            let to = pool.join(path.file_name().ok_or("a package has a name")?);
+            let new = to.with_extension("new");
+            named(path, fs::copy(path, &new))?;
+            named(&to, fs::rename(&new, &to))?;
+            match form {
+                Form::Rpm => self.write_rpm()?,
+                _ => self.write_apt()?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the lists for `apt`.
+    fn write_apt(&self) -> Outcome {
+        let top = self.directory.join("apt");
+        let suite = top.join("dists/stable");
+        // Paths of packages in a list begin at the directory in which the tool runs.
+        let archive = |arguments: &[&str]| {
+            let program = ["-C", text(&top)?, "apt-ftparchive"];
+            output("env", &[&program[..], arguments].concat())
+        };
+        for machine in MACHINES {
+            let directory = suite.join(format!("main/binary-{machine}"));
+            let hashes = directory.join("by-hash/SHA512");
+            named(&hashes, fs::create_dir_all(&hashes))?;
+            let list = directory.join("Packages");
+            replace(&list, &archive(&["--arch", machine, "packages", "pool"])?)?;
+            let sum = output("sha512sum", &[text(&list)?])?;
+            let sum = sum.split(' ').next().ok_or("sha512sum prints a checksum")?;
+            let hash = hashes.join(sum);
+            named(&hash, fs::copy(&list, &hash))?;
+        }
+        let option = |field: &&str| ["-o".into(), format!("APT::FTPArchive::Release::{field}")];
+        let options: Vec<String> = FIELDS.iter().flat_map(option).collect();
+        let options: Vec<_> = options.iter().map(String::as_str).collect();
+        let lists = archive(&[&options[..], &["release", "dists/stable"]].concat())?;
+        replace(&suite.join("Release"), &lists)?;
+        let signed = suite.join("InRelease");
+        match self.key {
+            None => remove(&signed),
+            Some(_) => self.sign("--clearsign", &suite.join("Release"), &signed),
+        }
+    }
+
+    /// Writes the lists for `dnf`.
+    fn write_rpm(&self) -> Outcome {
+        let top = self.directory.join("rpm");
+        call("createrepo_c", &["--quiet", text(&top)?], &[])?;
+        let list = top.join("repodata/repomd.xml");
+        match self.key {
+            None => Ok(()),
+            Some(_) => self.sign("--detach-sign", &list, &list.with_extension("xml.asc")),
+        }
+    }
+
+    /// Signs a list.
+    fn sign(&self, form: &str, list: &Path, to: &Path) -> Outcome {
+        let key = self.key.ok_or("only a repository with a key is signed")?;
+        let arguments = ["--batch", "--armor", "--local-user", key, "--output", "-", form];
+        replace(to, &output("gpg", &[&arguments[..], &[text(list)?]].concat())?)
+    }
+}
