@@ -3,10 +3,11 @@
 //! A [`Round`] holds the replies of all services at about one moment. [`rows`] compares two rounds
 //! and adds up the differences by node, target, operation, client, user, group or job. The command
 //! `skep stats` shows the rows, and the monitor stores them. [`why`] explains where the time of
-//! requests went, and names the causes of slowness.
+//! requests went, and names the causes of slowness. [`advise`] proposes stripe patterns.
 //!
 //! Pure: no I/O and no clock. Does not own the requests to the services or the output.
 
+pub mod advise;
 mod change;
 mod row;
 pub mod why;

@@ -1,6 +1,7 @@
 //! The commands. Each command has one file with its arguments, help, examples and run function. The
 //! module of a noun lists the subcommands of that noun.
 
+mod advise;
 mod bench;
 mod client;
 mod cluster;
@@ -70,6 +71,7 @@ pub(crate) enum Verb {
     Fsck(fsck::FsckArgs),
     Stats(stats::StatsArgs),
     Why(why::WhyArgs),
+    Advise(advise::AdviseArgs),
     #[command(subcommand)]
     Debug(debug::DebugVerb),
     #[command(subcommand)]
@@ -135,6 +137,7 @@ impl Verb {
             Self::Fsck(args) => fsck::run(&args),
             Self::Stats(args) => done(stats::run(args)),
             Self::Why(args) => done(why::run(args)),
+            Self::Advise(args) => done(advise::run(args)),
             Self::Debug(verb) => verb.run(),
             Self::Entry(verb) => verb.run(),
             Self::Cluster(verb) => verb.run(),

@@ -219,7 +219,7 @@ fn describe(map: &ClusterMap, inode: InodeId, path: PathBuf, info: &EntryInfo) -
 }
 
 /// Returns the pattern of a file, or the pattern that new files in a directory get.
-fn effective(map: &ClusterMap, info: &EntryInfo) -> Result<Option<StripePattern>> {
+pub(crate) fn effective(map: &ClusterMap, info: &EntryInfo) -> Result<Option<StripePattern>> {
     Ok(match info.attributes.kind {
         FileKind::Directory => {
             let default = info.pattern.as_ref().map(PatternRequest::from_record).transpose()?;

@@ -1,10 +1,10 @@
 //! Verbs of `skep entry`.
 
 mod create;
-mod info;
+pub(crate) mod info;
 mod map;
 mod path;
-mod pattern;
+pub(crate) mod pattern;
 mod set;
 mod who;
 

@@ -101,7 +101,10 @@ pub(super) fn check(text: &str) -> Result<()> {
 }
 
 /// Sets the pattern at a path.
-pub(super) fn set(path: &Path, text: &str) -> Result<()> {
+///
+/// # Errors
+/// The errors of the mount, with their meaning and a way out.
+pub(crate) fn set(path: &Path, text: &str) -> Result<()> {
     let flags = rustix::fs::XattrFlags::empty();
     rustix::fs::setxattr(path, PATTERN_XATTR, text.as_bytes(), flags)
         .map_err(|errno| explained(errno, path, text))

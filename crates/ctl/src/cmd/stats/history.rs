@@ -37,17 +37,17 @@ fn dimension(by: By) -> Dimension {
 /// - `Disconnected` if the monitor cannot be reached.
 /// - `Configuration` if the password is missing or wrong.
 /// - `Protocol` if the reply has another form.
-pub(super) async fn load(
+pub(crate) async fn load(
     access: &Access,
     by: By,
     span: Duration,
-    query: &MonitorQuery,
+    address: &MonitorAddress,
 ) -> Result<Vec<Row>> {
     let dimension = dimension(by);
     let name = Dimension::ALL.iter().find(|(it, _)| *it == dimension).map_or("", |it| it.1);
     let path = format!("/api/load?by={name}&span={}", span.as_secs().max(1));
-    let value = query.address.ask(access, &path).await?;
-    rows(&value).ok_or_else(|| not_a_monitor(&query.address.of(access)))
+    let value = address.ask(access, &path).await?;
+    rows(&value).ok_or_else(|| not_a_monitor(&address.of(access)))
 }
 
 fn rows(value: &Value) -> Option<Vec<Row>> {

@@ -1,10 +1,12 @@
-//! Measures the evidence for causes of slowness, for `skep why` and `skep health check`.
+//! Measures for other commands: the evidence for causes of slowness (`skep why`, `skep health
+//! check`), and the load (`skep advise`).
 //!
 //! Does not own the judgement (`skep_stats::why`).
 
 use super::fetch::{Fetched, fetch};
 use crate::access::Access;
 use skep_stats::why::Evidence;
+use skep_stats::{By, Row, rows};
 use skep_types::Result;
 use std::time::Duration;
 
@@ -28,4 +30,21 @@ pub(crate) async fn measure(access: &Access, span: Duration) -> Result<(Evidence
         before = now;
     }
     Ok((evidence, before))
+}
+
+/// Measures the load for `span`. Returns its rows, and the measured time in seconds.
+///
+/// # Errors
+/// Errors of management, from which the list of services comes.
+pub(crate) async fn measured_rows(
+    access: &Access,
+    by: By,
+    span: Duration,
+) -> Result<(Vec<Row>, f64)> {
+    let before = fetch(access).await?;
+    let started = skep_env::now();
+    skep_env::sleep(span).await;
+    let now = fetch(access).await?;
+    let seconds = skep_env::now().saturating_sub(started).as_secs_f64();
+    Ok((rows(by, Some(&before.round), &now.round), seconds))
 }

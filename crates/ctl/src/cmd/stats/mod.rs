@@ -15,7 +15,8 @@ use crate::output::{OutputFormat, format, print, say};
 use clap::ValueEnum;
 pub(crate) use fetch::{Fetched, fetch};
 use history::MonitorQuery;
-pub(crate) use measure::measure;
+pub(crate) use history::load as past_rows;
+pub(crate) use measure::{measure, measured_rows};
 use show::Names;
 use skep_stats::{By, Row, rows, sum};
 use skep_types::{ClusterMap, Error, ErrorCode, Result};
@@ -118,7 +119,7 @@ pub(crate) fn show(query: &ClusterArgs, by: Division, span: SpanArgs) -> Result<
 
 async fn follow(access: &Access, by: Division, span: &SpanArgs) -> Result<()> {
     if let Some(past) = span.monitor.history {
-        let rows = history::load(access, by.into(), past, &span.monitor).await?;
+        let rows = history::load(access, by.into(), past, &span.monitor.address).await?;
         return Report::of_rows(by, &rows, &access.map().await?).print();
     }
     span.monitor.address.refuse_without("--history")?;

@@ -1,0 +1,297 @@
+//! `skep advise`: proposes stripe patterns and numbers of processes, from what is known about
+//! files and their load.
+//!
+//! Owns the collection of the figures and the output; `skep_stats::advise` has the rules. Sizes and
+//! patterns come through the mount, so they need no token. Only the load needs one.
+
+use crate::access::{ClusterArgs, entry_at};
+use crate::cmd::entry::{info::effective, pattern};
+use crate::cmd::stats::{interval, measured_rows, past_rows};
+use crate::help::{Example, examples};
+use crate::monitor_address::MonitorAddress;
+use crate::output::{count, print, size};
+use crate::through_mount;
+use crate::tree_walk::walk;
+use serde::Serialize;
+use skep_stats::By;
+use skep_stats::advise::{
+    Accesses, Advice, Layout, Load, Observation, Sizes, advise, parse_darshan, pattern_text,
+};
+use skep_types::text::escape_controls;
+use skep_types::{ClusterMap, Error, ErrorCode, FileKind, Result, TargetKind};
+use std::collections::BTreeSet;
+use std::fmt::Write;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+const EXAMPLES: &[Example] = &[
+    ("from the sizes of the files below a directory", "skep advise /mnt/skep/results"),
+    ("set the proposed pattern for new files", "skep advise --apply /mnt/skep/results"),
+    ("also from the load of a job in ten seconds", "skep advise --job 4711 --interval 10s"),
+    (
+        "also from the log of a program",
+        "darshan-parser app.darshan >app.txt; skep advise --darshan app.txt /mnt/skep/results",
+    ),
+];
+
+/// Entries below a directory after which the search for files ends.
+const MOST_ENTRIES: u64 = 200_000;
+/// Largest output of `darshan-parser` that is read.
+const MOST_DARSHAN_BYTES: u64 = 1 << 30;
+/// Interval of the load of a job, if the command names none.
+const USUAL_INTERVAL: Duration = Duration::from_secs(3);
+
+/// Propose stripe patterns and numbers of processes, with the figures behind them
+///
+/// Knows the sizes of the files at each path, their pattern, and the clients that write to them.
+/// With --job, --interval or --history it also knows the load, with --darshan the accesses of a
+/// program. It proposes only what follows from these. --apply sets the proposed pattern for new
+/// files of directories; otherwise it changes nothing.
+#[derive(Debug, clap::Args)]
+#[command(after_help = examples(EXAMPLES))]
+pub(crate) struct AdviseArgs {
+    #[command(flatten)]
+    query: ClusterArgs,
+    /// Directories or files in a mount
+    #[arg(value_name = "PATH", required_unless_present = "job")]
+    paths: Vec<PathBuf>,
+    /// The load of this batch job only, on mounts with the option `job_accounting`
+    #[arg(long, value_name = "ID")]
+    job: Option<u32>,
+    /// Measure the load for this time [default with --job: 3s]
+    #[arg(long, value_name = "SPAN", value_parser = interval, conflicts_with = "history")]
+    interval: Option<Duration>,
+    /// The load of this past span, as the monitor has stored it
+    #[arg(long, value_name = "SPAN", value_parser = interval)]
+    history: Option<Duration>,
+    #[command(flatten)]
+    monitor: MonitorAddress,
+    /// The output of `darshan-parser` about a run of the program that uses the files
+    #[arg(long, value_name = "FILE")]
+    darshan: Option<PathBuf>,
+    /// Set the proposed patterns for new files. All paths must be directories
+    #[arg(long, requires = "paths")]
+    apply: bool,
+}
+
+/// The figures and the advice for one path, or for a job.
+#[derive(Debug, Serialize)]
+struct Report {
+    /// The path, or the job.
+    subject: String,
+    files: u64,
+    bytes: u64,
+    largest_bytes: u64,
+    /// Whether there are more files, which were not counted.
+    is_incomplete: bool,
+    writers: usize,
+    layout: Option<Layout>,
+    load: Option<Load>,
+    accesses: Option<Accesses>,
+    advice: Vec<Advice>,
+    /// The pattern for new files that follows from the advice.
+    pattern: Option<String>,
+    is_applied: bool,
+}
+
+/// The known figures of one path.
+#[derive(Default)]
+struct Known {
+    seen: Observation,
+    is_incomplete: bool,
+    /// The pattern that a directory has itself.
+    own: Option<Layout>,
+}
+
+pub(crate) fn run(args: AdviseArgs) -> Result<()> {
+    if args.history.is_none() {
+        args.monitor.refuse_without("--history")?;
+    }
+    let accesses = args.darshan.as_deref().map(read_darshan).transpose()?;
+    let (apply, paths) = (args.apply, args.paths.clone());
+    let mut found = Vec::new();
+    for path in &paths {
+        let (_, place) = entry_at(path)?;
+        if apply && !path.is_dir() {
+            let what = format!(
+                "cannot apply advice to {}: a file keeps its pattern; name the directory of new \
+                 files",
+                path.display()
+            );
+            return Err(Error::new(ErrorCode::InvalidArgument, what));
+        }
+        found.push((path, known(path, &place)?));
+    }
+    let load = load(args)?;
+    let mut reports = Vec::new();
+    for (path, known) in found {
+        reports.push(report(shown(path), known, load.as_ref(), accesses.as_ref()));
+    }
+    if reports.is_empty() {
+        let known = Known::default();
+        reports.push(report("the job".into(), known, load.as_ref(), accesses.as_ref()));
+    }
+    if apply {
+        for (path, report) in paths.iter().zip(&mut reports) {
+            let Some(text) = &report.pattern else { continue };
+            pattern::set(path, text)?;
+            report.is_applied = true;
+        }
+    }
+    print(&reports, |reports| as_text(reports))
+}
+
+fn shown(path: &Path) -> String {
+    escape_controls(&path.display().to_string()).into_owned()
+}
+
+fn read_darshan(path: &Path) -> Result<Accesses> {
+    let failed = |error: std::io::Error| Error::from(error).within(path.display());
+    let len = std::fs::metadata(path).map_err(failed)?.len();
+    if len > MOST_DARSHAN_BYTES {
+        let what = format!(
+            "cannot read {}: it has {len} bytes; expected at most {MOST_DARSHAN_BYTES}",
+            path.display()
+        );
+        return Err(Error::new(ErrorCode::InvalidArgument, what));
+    }
+    let bytes = std::fs::read(path).map_err(failed)?;
+    parse_darshan(&String::from_utf8_lossy(&bytes)).map_err(|error| error.within(path.display()))
+}
+
+/// Collects what the mount knows about a path.
+fn known(path: &Path, place: &Path) -> Result<Known> {
+    let (info, map) = (through_mount::entry_info(path)?, through_mount::cluster_map(place)?);
+    let (Some(info), Some(map)) = (info, map) else {
+        let what = format!(
+            "cannot examine {}: it is neither a file nor a directory, or its mount is of an older \
+             version of Skep",
+            path.display()
+        );
+        return Err(Error::new(ErrorCode::InvalidArgument, what));
+    };
+    let targets = storage_targets(&map);
+    let layout = effective(&map, &info)?.map(|it| Layout::of(&it, &map, targets));
+    let mut seen =
+        Observation { layout, targets, servers: servers(&map), ..Observation::default() };
+    if info.attributes.kind == FileKind::Directory {
+        let is_incomplete = add_files(path, &mut seen.sizes)?;
+        return Ok(Known { seen, is_incomplete, own: layout.filter(|_| info.pattern.is_some()) });
+    }
+    seen.sizes.add(info.attributes.size);
+    let users = through_mount::file_users(path)?.unwrap_or_default();
+    let writers = users.uses.iter().filter(|it| it.writers > 0).map(|it| it.client);
+    seen.writers = writers.collect::<BTreeSet<_>>().len();
+    Ok(Known { seen, ..Known::default() })
+}
+
+fn storage_targets(map: &ClusterMap) -> usize {
+    map.groups.iter().filter(|it| it.kind == TargetKind::Storage).count()
+}
+
+fn servers(map: &ClusterMap) -> usize {
+    let targets = map.targets.iter().filter(|it| it.kind == TargetKind::Storage);
+    targets.map(|it| it.node).collect::<BTreeSet<_>>().len()
+}
+
+/// Adds the sizes of the files below a directory. Returns whether there are more.
+fn add_files(path: &Path, sizes: &mut Sizes) -> Result<bool> {
+    let mut entries = 0;
+    let ended = walk(&[path.to_owned()], true, &mut |path| {
+        entries += 1;
+        if entries > MOST_ENTRIES {
+            return Err(Error::new(ErrorCode::TooLarge, "enough files"));
+        }
+        match std::fs::symlink_metadata(path) {
+            Ok(found) if found.is_file() => sizes.add(found.size()),
+            _ => {}
+        }
+        Ok(())
+    });
+    match ended {
+        Err(_) if entries > MOST_ENTRIES => Ok(true),
+        other => other.map(|()| false),
+    }
+}
+
+/// Returns the load that the options ask for.
+fn load(args: AdviseArgs) -> Result<Option<Load>> {
+    let span =
+        args.interval.or(args.job.filter(|_| args.history.is_none()).map(|_| USUAL_INTERVAL));
+    if span.is_none() && args.history.is_none() {
+        return Ok(None);
+    }
+    let place = args.paths.first().map(|path| entry_at(path)).transpose()?;
+    let access = args.query.access(place.as_ref().map(|(_, place)| place.as_path()))?;
+    let by = if args.job.is_some() { By::Job } else { By::Target };
+    let (rows, seconds) = crate::cmd::block_on(async move {
+        let Some(span) = span else {
+            let span = args.history.unwrap_or(USUAL_INTERVAL);
+            return Ok((past_rows(&access, by, span, &args.monitor).await?, span.as_secs_f64()));
+        };
+        measured_rows(&access, by, span).await
+    })?;
+    let job = args.job.map(|it| it.to_string());
+    let ours = rows.iter().filter(|row| job.as_ref().is_none_or(|job| row.id == *job));
+    Ok(Some(Load::of(ours, seconds)))
+}
+
+fn report(
+    subject: String,
+    known: Known,
+    load: Option<&Load>,
+    accesses: Option<&Accesses>,
+) -> Report {
+    let seen = Observation { load: load.copied(), accesses: accesses.cloned(), ..known.seen };
+    let advice = advise(&seen);
+    Report {
+        subject,
+        files: seen.sizes.count(),
+        bytes: seen.sizes.bytes(),
+        largest_bytes: seen.sizes.largest(),
+        is_incomplete: known.is_incomplete,
+        writers: seen.writers,
+        layout: seen.layout,
+        load: seen.load,
+        accesses: seen.accesses,
+        pattern: pattern_text(&advice, known.own.as_ref()),
+        advice,
+        is_applied: false,
+    }
+}
+
+fn as_text(reports: &[Report]) -> String {
+    let mut text = String::new();
+    for report in reports {
+        let more = if report.is_incomplete { " or more" } else { "" };
+        let (files, bytes) = (count(report.files), size(report.bytes));
+        let largest = size(report.largest_bytes);
+        let _ = writeln!(
+            text,
+            "{}: {files}{more} files, {bytes}, the largest {largest}",
+            report.subject
+        );
+        for advice in &report.advice {
+            let subject = match serde_json::to_value(advice.subject) {
+                Ok(serde_json::Value::String(name)) => name.replace('-', " "),
+                _ => String::new(),
+            };
+            let _ =
+                writeln!(text, "  {subject}: {} instead of {}", advice.proposed, advice.present);
+            let _ = writeln!(text, "    since {}", advice.why);
+            let _ = writeln!(text, "    expected: {}", advice.expected);
+        }
+        let _ = match (&report.pattern, report.is_applied) {
+            (Some(pattern), true) => writeln!(text, "  New files get the pattern {pattern}"),
+            (Some(pattern), false) => {
+                writeln!(text, "  Pattern for new files: {pattern} (--apply sets it)")
+            }
+            (None, _) if report.advice.is_empty() => {
+                writeln!(text, "  No advice: the known figures suggest no change")
+            }
+            (None, _) => Ok(()),
+        };
+    }
+    text
+}

@@ -1,0 +1,258 @@
+//! The rules of advice. Each one has its thresholds above it.
+
+use super::{Accesses, Advice, Load, Observation, Sizes, Subject, words};
+
+/// Sizes of inline bytes that are proposed: larger ones burden the log of metadata.
+const INLINE_SIZES: [u64; 3] = [4 << 10, 8 << 10, 16 << 10];
+/// Files that a rule about sizes needs.
+const FEWEST_FILES: u64 = 100;
+/// Share of the files that must fit into the inline bytes.
+const FITTING: f64 = 0.75;
+/// Share of the files below which inline bytes are only a burden.
+const NOT_FITTING: f64 = 0.1;
+/// Files of this size are large.
+const LARGE: u64 = 256 << 20;
+/// Requests below which the statistics are no base for advice.
+const FEWEST_REQUESTS: u64 = 100;
+/// Storage requests below this mean length cost more for themselves than for their bytes.
+const SHORT: u64 = 64 << 10;
+/// The largest chunk size that is proposed.
+const LARGEST_CHUNK: u64 = 16 << 20;
+/// Requests in progress per target at which more processes only wait.
+const BUSY: f64 = 4.0;
+/// Requests in progress per target below which targets are idle most of the time.
+const IDLE: f64 = 0.5;
+
+/// Returns the advice for an observation, at most one for each subject except the program.
+pub fn advise(seen: &Observation) -> Vec<Advice> {
+    let mut advice = Vec::new();
+    advice.extend(inline_bytes(seen));
+    advice.extend(targets(seen));
+    advice.extend(balance(seen));
+    advice.extend(chunk_size(seen));
+    advice.extend(seen.load.as_ref().and_then(short_requests));
+    advice.extend(seen.load.as_ref().and_then(|load| processes(load, seen.targets)));
+    advice
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.0} %", share * 100.0)
+}
+
+/// Small files belong into metadata; no others do.
+fn inline_bytes(seen: &Observation) -> Option<Advice> {
+    let (sizes, layout) = (&seen.sizes, seen.layout?);
+    if sizes.count() < FEWEST_FILES {
+        return None;
+    }
+    let present = words(layout.inline_bytes);
+    let fitting = INLINE_SIZES.into_iter().find(|limit| sizes.share_up_to(*limit) >= FITTING);
+    if let Some(limit) = fitting.filter(|limit| *limit > layout.inline_bytes) {
+        let small = (sizes.share_up_to(limit) * sizes.count() as f64).round();
+        return Some(Advice {
+            subject: Subject::InlineBytes,
+            present,
+            proposed: words(limit),
+            why: format!(
+                "{} of {} files have at most {}",
+                percent(sizes.share_up_to(limit)),
+                sizes.count(),
+                words(limit)
+            ),
+            expected: format!(
+                "{small:.0} chunk files less; files of 1 KiB were created 1.7 times, read 1.5 \
+                 times and removed 8 times as fast (docs/operations/patterns.md); they use space \
+                 of metadata"
+            ),
+        });
+    }
+    let present_share = sizes.share_up_to(layout.inline_bytes.next_power_of_two());
+    let is_burden = layout.inline_bytes > 0 && present_share < NOT_FITTING;
+    is_burden.then(|| Advice {
+        subject: Subject::InlineBytes,
+        present,
+        proposed: "0".into(),
+        why: format!("only {} of {} files fit", percent(present_share), sizes.count()),
+        expected: "one request less for the first bytes of each other file".into(),
+    })
+}
+
+/// Few large or shared files need all targets; many files of many processes need one each.
+fn targets(seen: &Observation) -> Option<Advice> {
+    let layout = seen.layout?;
+    if seen.targets < 2 {
+        return None;
+    }
+    if let Some(advice) = seen.accesses.as_ref().and_then(|it| of_own_files(it, seen)) {
+        return Some(advice);
+    }
+    let shared = seen.accesses.as_ref().and_then(of_shared_files).or_else(|| of_writers(seen));
+    let large = || of_large_files(&seen.sizes);
+    let why = shared.or_else(large)?;
+    // A file of all targets from the present border on is as fast as one of all from its beginning.
+    if layout.width >= seen.targets {
+        return None;
+    }
+    Some(Advice {
+        subject: Subject::Targets,
+        present: format!("count={}", layout.width),
+        proposed: "count=all".into(),
+        why,
+        expected: format!(
+            "up to {:.1} times the rate of one file (from {} to {} targets), as far as the clients \
+             and the network carry it",
+            seen.targets as f64 / layout.width as f64,
+            layout.width,
+            seen.targets
+        ),
+    })
+}
+
+/// Processes with files of their own use all targets at once with one target per file.
+fn of_own_files(accesses: &Accesses, seen: &Observation) -> Option<Advice> {
+    let layout = seen.layout?;
+    let own_bytes = accesses.bytes - accesses.shared_bytes;
+    let is_own = accesses.own_files >= accesses.processes && own_bytes > accesses.shared_bytes;
+    let is_enough = accesses.processes >= 2 * seen.targets as u64;
+    let is_narrow = layout.width == 1;
+    if !is_own || !is_enough || is_narrow {
+        return None;
+    }
+    Some(Advice {
+        subject: Subject::Targets,
+        present: format!("count={}", layout.width),
+        proposed: "count=1".into(),
+        why: format!(
+            "{} processes wrote {} files of their own, {} for each of {} targets",
+            accesses.processes,
+            accesses.own_files,
+            accesses.processes / seen.targets as u64,
+            seen.targets
+        ),
+        expected: format!(
+            "the same rate of all processes together, and up to {} chunk files less for each file \
+             to create, sync and remove; a single file is slower to read afterwards",
+            layout.width - 1
+        ),
+    })
+}
+
+fn of_shared_files(accesses: &Accesses) -> Option<String> {
+    (accesses.processes > 1 && accesses.shared_bytes * 2 > accesses.bytes).then(|| {
+        format!(
+            "{} processes moved {} of their bytes in {} shared files",
+            accesses.processes,
+            percent(accesses.shared_bytes as f64 / accesses.bytes.max(1) as f64),
+            accesses.shared_files
+        )
+    })
+}
+
+fn of_writers(seen: &Observation) -> Option<String> {
+    (seen.writers > 1).then(|| format!("{} clients write to the file at once", seen.writers))
+}
+
+fn of_large_files(sizes: &Sizes) -> Option<String> {
+    let share = sizes.bytes_share_above(LARGE);
+    (share > 0.5).then(|| {
+        format!("{} of the bytes are in files of more than {}", percent(share), words(LARGE))
+    })
+}
+
+/// Servers with unequal numbers of a file's targets: the one with most sets the rate.
+fn balance(seen: &Observation) -> Option<Advice> {
+    let layout = seen.layout?;
+    let (fewest, most) = layout.per_server?;
+    if most < fewest + 2 || seen.servers < 2 {
+        return None;
+    }
+    let used = layout.width as f64 / (most * seen.servers) as f64;
+    Some(Advice {
+        subject: Subject::Chooser,
+        present: format!("({fewest},{most}) targets per server"),
+        proposed: "balanced".into(),
+        why: format!("one server has {most} of the {} targets of the file", layout.width),
+        expected: format!(
+            "up to {:.1} times the rate: the present targets reach {} of what {} servers carry. \
+             The file itself must be copied: a new file gets new targets",
+            1.0 / used,
+            percent(used),
+            seen.servers
+        ),
+    })
+}
+
+/// Accesses of processes to shared files should meet one target each.
+fn chunk_size(seen: &Observation) -> Option<Advice> {
+    let (layout, accesses) = (seen.layout?, seen.accesses.as_ref()?);
+    let (length, share) = accesses.usual_length?;
+    let is_shared = accesses.shared_bytes * 2 > accesses.bytes && accesses.processes > 1;
+    let fits = length.is_power_of_two()
+        && (skep_types::pattern::MIN_CHUNK_BYTES..=LARGEST_CHUNK).contains(&length);
+    if !is_shared || !fits || share < FITTING || layout.chunk_bytes >= length {
+        return None;
+    }
+    Some(Advice {
+        subject: Subject::ChunkSize,
+        present: words(layout.chunk_bytes),
+        proposed: words(length),
+        why: format!(
+            "{} of {} accesses to shared files have {}",
+            percent(share),
+            accesses.calls,
+            words(length)
+        ),
+        expected: format!(
+            "one request for each access that begins at a multiple of {}, instead of {}",
+            words(length),
+            length / layout.chunk_bytes.max(1)
+        ),
+    })
+}
+
+/// Short requests to storage: the program should use larger buffers.
+fn short_requests(load: &Load) -> Option<Advice> {
+    let mean = load.bytes / load.storage_requests.max(1);
+    if load.storage_requests < FEWEST_REQUESTS || mean == 0 || mean >= SHORT {
+        return None;
+    }
+    Some(Advice {
+        subject: Subject::Program,
+        present: format!("{:.0} KiB in each request", mean as f64 / 1024.0),
+        proposed: "reads and writes of 1 MiB".into(),
+        why: format!("{} requests moved {} bytes", load.storage_requests, load.bytes),
+        expected: format!("{} requests for the same bytes", load.bytes.div_ceil(1 << 20)),
+    })
+}
+
+/// Compares the mean number of requests in progress (Little's law) with that of targets.
+fn processes(load: &Load, targets: usize) -> Option<Advice> {
+    if load.storage_requests < FEWEST_REQUESTS || targets == 0 || load.seconds <= 0.0 {
+        return None;
+    }
+    let each = load.in_progress() / targets as f64;
+    let present = format!("{each:.2} requests in progress at each of {targets} targets");
+    let why = format!(
+        "{} requests of {:.1} ms in {:.0} s",
+        load.storage_requests,
+        load.storage_busy_seconds * 1e3 / load.storage_requests as f64,
+        load.seconds
+    );
+    let (proposed, expected) = if each < IDLE {
+        let factor = (1.0 / each.max(0.01)).min(100.0);
+        let expected = format!(
+            "a rate that grows with their number, up to {factor:.0} times, as far as the clients \
+             and the network carry it"
+        );
+        ("more processes, or more clients".to_owned(), expected)
+    } else if each > BUSY {
+        let expected = format!(
+            "the same rate with {} of the requests in progress: now each waits for others",
+            percent(2.0 / each)
+        );
+        ("fewer processes".to_owned(), expected)
+    } else {
+        return None;
+    };
+    Some(Advice { subject: Subject::Program, present, proposed, why, expected })
+}
