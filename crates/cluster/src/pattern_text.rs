@@ -268,7 +268,7 @@ mod tests {
             ("chunk-size=0", "at least 1"),
             ("chunk-size=100KiB", "not a power of two"),
             ("chunk-size=32KiB", "64 KiB to 1 GiB"),
-            ("chooser=best", "there are balanced, randomized"),
+            ("chooser=best", "expected one of balanced, randomized"),
             ("targets=99", "no storage target t99"),
             (&format!("targets={of_metadata}"), "no storage target"),
             ("targets=", "invalid number"),

@@ -111,9 +111,12 @@ fn values_are_shown_with_their_origins_and_all_problems_at_once() {
     std::fs::write(place.path("b.toml"), "[node]\nlisten = 5\nlisen = \"x\"\n").unwrap();
     let (text, code) = refused(&["storage", "--config", &place.text("b.toml")]);
     assert_eq!(code, 2);
-    for words in
-        ["`node.listen`", "no setting `node.lisen`", "`node.directory` is not set", "`targets`"]
-    {
+    for words in [
+        "`node.listen`",
+        "unknown setting `node.lisen`",
+        "`node.directory` is not set",
+        "`targets`",
+    ] {
         assert!(text.contains(words), "{words}: {text}");
     }
     let missing = refusal(&["storage", "--config", "/nowhere.toml", "--directory", "/d"]);

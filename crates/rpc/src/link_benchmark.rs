@@ -379,8 +379,8 @@ mod tests {
     #[test]
     fn excessive_plans_are_refused_and_stopped_runs_end() {
         let problem = |plan: LinkPlan| plan.check().unwrap_err().context().to_owned();
-        assert!(problem(LinkPlan { streams: 0, ..PLAN }).contains("1 to 64 streams"));
-        assert!(problem(LinkPlan { messages: 0, ..PLAN }).contains("one message"));
+        assert!(problem(LinkPlan { streams: 0, ..PLAN }).contains("streams 0: expected 1 to 64"));
+        assert!(problem(LinkPlan { messages: 0, ..PLAN }).contains("messages 0: expected"));
         assert!(problem(LinkPlan { message_bytes: 5 << 20, ..PLAN }).contains("4194304"));
         assert!(problem(LinkPlan { messages: u32::MAX, ..PLAN }).contains("over a link"));
         assert!(problem(LinkPlan { message_bytes: 0, messages: 9999, ..PLAN }).contains("trips"));

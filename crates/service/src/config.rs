@@ -316,12 +316,12 @@ mod tests {
         assert_eq!(error.code(), ErrorCode::Configuration);
         for words in [
             "6 problems",
-            "no setting `wdth`",
-            "no setting `size`; did you mean `inner.size`?",
+            "unknown setting `wdth`",
+            "unknown setting `size`; did you mean `inner.size`?",
             "`inner.wait`",
             "`inner.size`: invalid size 'lots'",
             "`width` is zero",
-            "no setting `a.b`",
+            "unknown setting `a.b`",
         ] {
             assert!(error.context().contains(words), "{words}: {error}");
         }

@@ -552,8 +552,8 @@ fn net_bench_refuses_invalid_options_and_skips_dead_nodes() {
         assert_eq!(finished.stdout, "");
     };
     refused(&["--message-size", "5m"], 2, "at most 4194304 bytes");
-    refused(&["--streams", "65"], 2, "1 to 64 streams");
-    refused(&["--messages", "0"], 2, "one message");
+    refused(&["--streams", "65"], 2, "expected 1 to 64");
+    refused(&["--messages", "0"], 2, "messages 0: expected");
     refused(&["--messages", "4000000000"], 2, "over a link in one run");
     refused(&["--round-trips", "10001"], 2, "round trips");
     refused(&["--services", "nobody"], 4, "node 'nobody'");

@@ -244,7 +244,7 @@ mod tests {
         assert_eq!(problem(|_| ()), "");
         assert!(problem(|plan| plan.message_bytes = 0).contains("message size"));
         assert!(problem(|plan| plan.message_bytes = 5 << 20).contains("at most 4194304"));
-        assert!(problem(|plan| plan.streams = 65).contains("1 to 64 streams"));
+        assert!(problem(|plan| plan.streams = 65).contains("streams 65: expected 1 to 64"));
         assert!(problem(|plan| plan.round_trips = 10_001).contains("round trips"));
         assert!(problem(|plan| plan.repetitions = 0).contains("repetitions"));
         let nothing = |plan: &mut Plan| (plan.from_hosts, plan.between_servers) = (false, false);
