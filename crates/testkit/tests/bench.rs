@@ -382,7 +382,7 @@ fn storage_bench_refuses_invalid_options_and_leaves_no_file() {
     refused(&["--targets", &targets(&cluster, "metadata")[0]], 4, "no storage target");
     let target = targets(&cluster, "storage").remove(0);
     refused(&["--threads", "0"], 2, "thread");
-    refused(&["--threads", "1000"], 2, "1 to 64 threads");
+    refused(&["--threads", "1000"], 2, "threads 1000: expected 1 to 64");
     refused(&["--block-size", "5000", "--size", "5000"], 2, "multiples of 4096");
     refused(&["--size", "1000t"], 1, "are free");
     refused(&["--repetitions", "0"], 2, "repetitions");
