@@ -247,7 +247,7 @@ fn apt_and_dnf_install_upgrade_and_remove_the_packages() {
     let rhel = host_without_program(&network, "rhel", "10.0.0.3/24");
     debian.run("rm -rf /etc/apt/sources.list*; mkdir /etc/apt/sources.list.d").expect_success();
     provide_c_library(&rhel);
-    for host in [&debian, &rhel] {
+    for host in [&web, &debian, &rhel] {
         host.run("echo 10.0.0.1 packages.example >>/etc/hosts").expect_success();
     }
     let packages = scratch.directory("packages");
@@ -267,6 +267,10 @@ fn apt_and_dnf_install_upgrade_and_remove_the_packages() {
     publish(&web, "1");
     let [serve] = page_blocks("web");
     web.start(&serve);
+    wait_for("the repository is served", PATIENCE, || {
+        let answer = web.run("curl -fs -o /srv/answer http://packages.example:8080/skep.asc");
+        answer.status.success().then_some(())
+    });
     let [install_deb, upgrade_deb, remove_deb] = page_blocks("debian");
     let [install_rpm, upgrade_rpm, remove_rpm] = page_blocks("rhel");
     on(&debian, &install_deb);
