@@ -80,6 +80,25 @@ impl SoftState {
         }
     }
 
+    /// Creates the state of a new leader of management, before the first heartbeat of any node.
+    /// Keeps what the map of the former leader showed, and begins the lease of each node anew.
+    /// Nodes and targets that `last` does not have are as in [`Self::new`].
+    pub fn of_map(now_ms: u64, state: &ClusterState, last: &ClusterMap) -> Self {
+        let mut soft = Self::new(now_ms, state);
+        for (id, contact) in &mut soft.nodes {
+            if let Some(node) = last.node(*id) {
+                contact.reachability = node.reachability;
+            }
+        }
+        for target in last.targets.iter().filter(|it| state.map().target(it.id).is_some()) {
+            if target.capacity != Capacity::default() {
+                soft.report(target.id, target.capacity);
+            }
+            soft.report_health(target.id, &target.health);
+        }
+        soft
+    }
+
     /// Records that a node has registered or sent a heartbeat. Returns whether this justifies a new
     /// map.
     pub fn record_contact(&mut self, now_ms: u64, node: NodeId) -> bool {
@@ -369,6 +388,30 @@ mod tests {
         assert_eq!(shown(&state, &soft, server), Reachability::ProbablyOffline);
         assert!(soft.record_contact(8, server));
         assert_eq!(shown(&state, &soft, server), Reachability::Online);
+    }
+
+    #[test]
+    fn new_leader_shows_what_the_last_map_showed() {
+        let (state, mut soft, server, client) = in_contact();
+        let target = state.map().targets[0].id;
+        soft.report(target, Capacity { total_bytes: 1_000, ..Capacity::default() });
+        soft.report_health(target, &TargetHealth::new(Condition::ReadOnly, "failed"));
+        soft.record_leave(1, client);
+        let mut last = state.map().clone();
+        soft.overlay(&mut last);
+        let mut next = SoftState::of_map(90_000, &state, &last);
+        let mut map = state.map().clone();
+        next.overlay(&mut map);
+        assert_eq!(map, last);
+        // The lease of each node begins anew, and no client is removed before that.
+        assert_eq!(next.silent_ms(90_000, server), Some(0));
+        let passed = next.tick(90_000 + LEASE - 1, &state);
+        assert_eq!(passed, ReachabilityChanges::default());
+        assert_eq!(shown(&state, &next, server), Reachability::Online);
+        assert!(next.tick(90_000 + LEASE, &state).changed);
+        // A target may be in the map of the former leader and not in the state.
+        let empty = cluster();
+        SoftState::of_map(90_000, &empty, &last).check_invariants();
     }
 
     #[test]

@@ -10,6 +10,7 @@
 //! `docs/format/consensus.md` the files.
 
 mod limits;
+mod log_contents;
 mod log_file;
 mod log_store;
 mod member;
@@ -19,12 +20,14 @@ mod raft_types;
 mod runtime;
 mod snapshot_end;
 mod state_store;
+mod stopped;
 
 pub use limits::MAX_MESSAGE_BYTES;
-pub use member::{Member, MemberSettings, ProposeError};
+pub use member::{LogStatus, Member, MemberSettings, MemberStatus, ProposeError};
 pub use peers::Transport;
 pub use skep_format::consensus::LogPosition;
 pub use state_store::StateMachine;
+pub use stopped::{StoredState, has_log, has_snapshot, read_state, replace_member};
 
 #[cfg(test)]
 mod tests;

@@ -10,12 +10,14 @@
 //! failed, the page cache may have them although the disk does not. Removed entries leave the file
 //! when it is replaced as a whole.
 //!
-//! After a failed write the file refuses all further writes, and the process must end.
-//!
-//! # Order
-//! Indexes rise by one, and terms never fall. Records that would break this order are refused
-//! before they are written: the next start would refuse the whole file.
+//! After a failed write the file refuses all further writes, and the process must end. So that a
+//! full disk does not end it, the file has reserved space ahead ([`LogFile::reserve`]), and a member
+//! proposes no command without it.
 
+use crate::limits::{MIN_RESERVE_BYTES, RESERVE_BYTES};
+use crate::log_contents::{Contents, contents_of};
+use rustix::fs::FallocateFlags;
+use rustix::io::Errno;
 use skep_env::File as RingFile;
 use skep_format::consensus::{
     LOG_HEAD_BYTES, LogEntry, LogPosition, LogRecord, RaftLogHead, VoteRecord,
@@ -25,22 +27,12 @@ use skep_store::atomic::replace_atomically;
 use skep_store::failed_sync;
 use skep_types::codec::Codec;
 use skep_types::{ClusterId, Epoch, Error, ErrorCode, Lsn, Result, TargetId};
-use std::collections::VecDeque;
 use std::fs::{File, OpenOptions};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 /// Name of the file.
-const LOG_FILE: &str = "raft-log";
-
-/// The contents of the log in memory.
-#[derive(Debug, Default)]
-struct Contents {
-    vote: Option<VoteRecord>,
-    removed: Option<LogPosition>,
-    /// The entries in ascending order of index, without gaps.
-    entries: VecDeque<LogEntry>,
-}
+pub(crate) const LOG_FILE: &str = "raft-log";
 
 /// The open log of one member.
 #[derive(Debug)]
@@ -52,7 +44,20 @@ pub(crate) struct LogFile {
     end: u64,
     last: Lsn,
     contents: Contents,
+    /// Offset up to which the file has space on the disk.
+    reserved: u64,
     has_failed: bool,
+}
+
+/// The entries of a log, as another process reads them.
+#[derive(Debug)]
+pub(crate) struct LogContents {
+    /// The member to which the log belongs.
+    pub(crate) member: u64,
+    /// Position of the last removed entry.
+    pub(crate) removed: Option<LogPosition>,
+    /// The entries after it.
+    pub(crate) entries: Vec<LogEntry>,
 }
 
 fn next(lsn: Lsn) -> Lsn {
@@ -63,84 +68,6 @@ fn owner(cluster: ClusterId) -> LogOwner {
     LogOwner { cluster, target: TargetId::new(0) }
 }
 
-impl Contents {
-    /// Applies a record of the file.
-    fn apply(&mut self, record: LogRecord) -> Result<()> {
-        match record {
-            LogRecord::Vote { vote } => self.vote = Some(vote),
-            LogRecord::Append { entry } => {
-                check_follows(self.last(), entry.position)?;
-                self.entries.push_back(entry);
-            }
-            LogRecord::Truncate { from } => {
-                while self.entries.back().is_some_and(|it| it.position.index >= from) {
-                    self.entries.pop_back();
-                }
-            }
-            LogRecord::Base { vote, removed } => *self = Self { vote, removed, ..Self::default() },
-        }
-        Ok(())
-    }
-
-    /// Returns the position of the last entry, also if it was removed.
-    fn last(&self) -> Option<LogPosition> {
-        self.entries.back().map(|entry| entry.position).or(self.removed)
-    }
-
-    /// Returns the position of an entry. `None` means that the log does not have this entry, or
-    /// has removed it together with a later one.
-    fn position_at(&self, index: u64) -> Option<LogPosition> {
-        let at = self.entries.partition_point(|entry| entry.position.index < index);
-        let entry = self.entries.get(at).map(|entry| entry.position);
-        entry.into_iter().chain(self.removed).find(|position| position.index == index)
-    }
-
-    /// Checks that records may be written: each of them can be applied after the records before it.
-    fn check(&self, records: &[LogRecord]) -> Result<()> {
-        let mut last = self.last();
-        // Positions of the entries that the records append.
-        let mut appended: Vec<LogPosition> = Vec::new();
-        for record in records {
-            match record {
-                LogRecord::Vote { .. } => {}
-                LogRecord::Append { entry } => {
-                    check_follows(last, entry.position)?;
-                    appended.push(entry.position);
-                    last = Some(entry.position);
-                }
-                LogRecord::Truncate { from } => {
-                    if self.removed.is_some_and(|removed| *from <= removed.index) {
-                        let what = format!("truncation at {from}, which a snapshot contains");
-                        return Err(Error::new(ErrorCode::Corrupt, what));
-                    }
-                    appended.retain(|position| position.index < *from);
-                    let stays = |entry: &&LogEntry| entry.position.index < *from;
-                    let stored = self.entries.iter().rev().find(stays).map(|it| it.position);
-                    last = appended.last().copied().or(stored).or(self.removed);
-                }
-                LogRecord::Base { .. } => {
-                    let what = "a base record follows another record";
-                    return Err(Error::new(ErrorCode::Corrupt, what));
-                }
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Checks that an entry at `next` may follow the entry at `last`. `None` means that the log is
-/// empty.
-pub(crate) fn check_follows(last: Option<LogPosition>, next: LogPosition) -> Result<()> {
-    let Some(last) = last else { return Ok(()) };
-    let is_later = next.term > last.term || (next.term, next.leader) == (last.term, last.leader);
-    if is_later && last.index.checked_add(1) == Some(next.index) {
-        return Ok(());
-    }
-    let shown = |it: LogPosition| format!("{} of term {}", it.index, it.term);
-    let what = format!("entry {} follows entry {}", shown(next), shown(last));
-    Err(Error::new(ErrorCode::Corrupt, what))
-}
-
 impl LogFile {
     /// Creates the empty log of a new member.
     ///
@@ -148,17 +75,64 @@ impl LogFile {
     /// - `Configuration` if the directory has a log already: a new log would lack its votes.
     /// - Errors of the file system.
     pub(crate) fn create(directory: &Path, cluster: ClusterId, member: u64) -> Result<()> {
+        Self::create_after(directory, (cluster, member), &Contents::default())
+    }
+
+    /// Creates the log of the only member of a new replicated log. The member is the elected leader
+    /// of the first term, and `first` is the position of the snapshot with which the log begins.
+    ///
+    /// # Errors
+    /// The errors of [`Self::create`].
+    pub(crate) fn found(directory: &Path, cluster: ClusterId, first: LogPosition) -> Result<()> {
+        let LogPosition { term, leader, .. } = first;
+        let vote = VoteRecord { term, candidate: leader, is_elected: true };
+        let contents = Contents { vote: Some(vote), removed: Some(first), ..Contents::default() };
+        Self::create_after(directory, (cluster, leader), &contents)
+    }
+
+    /// Refuses a directory that has a log.
+    ///
+    /// # Errors
+    /// `Configuration` if there is a log, and errors of the file system.
+    pub(crate) fn refuse_existing(directory: &Path) -> Result<()> {
         let path = directory.join(LOG_FILE);
-        if path.try_exists().map_err(|error| cannot("find", &path, error))? {
-            let what = format!(
-                "cannot create {}: it exists, and a new one would lose the votes of its member; \
-                 name an empty directory",
-                path.display()
-            );
-            return Err(Error::new(ErrorCode::Configuration, what));
+        if !path.try_exists().map_err(|error| cannot("find", &path, error))? {
+            return Ok(());
         }
-        let empty = whole_file(cluster, member, Lsn::new(1), &Contents::default())?;
-        replace_atomically(&path, &empty)
+        let what = format!(
+            "cannot create {}: it exists, and a new one would lose the votes of its member; name an \
+             empty directory",
+            path.display()
+        );
+        Err(Error::new(ErrorCode::Configuration, what))
+    }
+
+    fn create_after(
+        directory: &Path,
+        (cluster, member): (ClusterId, u64),
+        contents: &Contents,
+    ) -> Result<()> {
+        Self::refuse_existing(directory)?;
+        let path = directory.join(LOG_FILE);
+        let file = whole_file(cluster, member, Lsn::new(1), contents)?;
+        replace_atomically(&path, &file)
+    }
+
+    /// Reads the entries after `after` in the log of a directory, without a change. Another process
+    /// may append to the log meanwhile.
+    ///
+    /// # Errors
+    /// - `Corrupt` with the file if it is missing or damaged, or if entries after `after` are missing.
+    /// - Errors of the file system.
+    pub(crate) fn read(directory: &Path, cluster: ClusterId) -> Result<LogContents> {
+        let path = directory.join(LOG_FILE);
+        let bytes = std::fs::read(&path).map_err(|error| cannot("read", &path, error))?;
+        let (head, contents, ..) = parse(&path, cluster, &bytes)?;
+        Ok(LogContents {
+            member: head.member,
+            removed: contents.removed,
+            entries: contents.entries.into(),
+        })
     }
 
     /// Opens the log of a member.
@@ -173,31 +147,23 @@ impl LogFile {
             std::io::ErrorKind::NotFound => missing(&path, member),
             _ => cannot("read", &path, error),
         })?;
-        let head = RaftLogHead::from_file(bytes.get(..LOG_HEAD_BYTES).unwrap_or(&bytes))
-            .map_err(|error| error.within(path.display()))?;
-        if (head.cluster, head.member) != (cluster, member) {
+        let (head, contents, records, scanned_end) = parse(&path, cluster, &bytes)?;
+        if head.member != member {
             let what = format!(
-                "cannot open {}: it belongs to member {} of cluster {}; a directory belongs to one \
-                 member for ever, so start with the directory of member {member}",
+                "cannot open {}: it belongs to member {}; a directory belongs to one member for \
+                 ever, so start with the directory of member {member}",
                 path.display(),
                 head.member,
-                head.cluster
             );
             return Err(Error::new(ErrorCode::Configuration, what));
         }
-        let scanned = scan(owner(cluster), head.first, &bytes[LOG_HEAD_BYTES..])
-            .map_err(|error| error.within(format_args!("{} (after its head)", path.display())))?;
-        let contents = contents_of(&scanned.records).map_err(|error| {
-            Error::new(ErrorCode::Corrupt, format!("{}: {error}", path.display()))
-        })?;
-        let (last, synced) = scanned
-            .records
+        let (last, synced) = records
             .last()
             .map_or((Lsn::new(head.first.raw() - 1), head.first), |it| (it.lsn, it.synced));
-        let of_last_write = scanned.records.iter().filter(|record| record.lsn > synced);
+        let of_last_write = records.iter().filter(|record| record.lsn > synced);
         let length: usize =
             of_last_write.map(|record| RECORD_HEADER_BYTES + record.payload.len()).sum();
-        let end = LOG_HEAD_BYTES + scanned.end;
+        let end = LOG_HEAD_BYTES + scanned_end;
         let mut log = Self {
             file: open_file(&path)?,
             path,
@@ -206,9 +172,12 @@ impl LogFile {
             end: end as u64,
             last,
             contents,
+            reserved: 0,
             has_failed: false,
         };
         log.trust_end(bytes.len(), &bytes[end - length..end])?;
+        // Without space, commands are refused later.
+        let _ = log.reserve();
         Ok(log)
     }
 
@@ -342,11 +311,19 @@ impl LogFile {
         let bytes = whole_file(self.cluster, self.member, first, &left)?;
         let replaced = replace_atomically(&self.path, &bytes).and_then(|()| open_file(&self.path));
         match replaced {
+            // The old file still has its name. Its entries are removed at a later time.
+            Err(error) if error.code() == ErrorCode::NoSpace && self.has_name() => {
+                tracing::warn!("{}: entries stay in the log: {error}", self.path.display());
+                Ok(())
+            }
             Ok(file) => {
                 self.file = file;
                 self.end = bytes.len() as u64;
                 self.last = Lsn::new(self.last.raw() + 1 + left.entries.len() as u64);
                 self.contents = left;
+                self.reserved = 0;
+                // Without space, commands are refused later.
+                let _ = self.reserve();
                 Ok(())
             }
             Err(error) => {
@@ -355,6 +332,40 @@ impl LogFile {
                 Err(self.failed(&error.to_string()))
             }
         }
+    }
+
+    /// Makes sure that the disk has space for a further command and for the records of the library
+    /// itself, which must not fail.
+    ///
+    /// # Errors
+    /// `NoSpace` if the disk, or a quota on it, is full.
+    pub(crate) fn reserve(&mut self) -> Result<()> {
+        if self.end + MIN_RESERVE_BYTES <= self.reserved {
+            return Ok(());
+        }
+        let keep = FallocateFlags::KEEP_SIZE;
+        match rustix::fs::fallocate(&self.file, keep, self.end, RESERVE_BYTES) {
+            Ok(()) => {
+                self.reserved = self.end + RESERVE_BYTES;
+                Ok(())
+            }
+            Err(Errno::NOSPC | Errno::DQUOT) => {
+                let what = format!(
+                    "{}: the disk is full; management accepts no changes until there is free space",
+                    self.path.display()
+                );
+                Err(Error::new(ErrorCode::NoSpace, what))
+            }
+            // The file system cannot reserve space. A write that finds no space ends the member.
+            Err(_) => Ok(()),
+        }
+    }
+
+    /// Whether the name still leads to the open file.
+    fn has_name(&self) -> bool {
+        let of_name = std::fs::metadata(&self.path).map(|it| (it.dev(), it.ino()));
+        let of_file = self.file.metadata().map(|it| (it.dev(), it.ino()));
+        matches!((of_name, of_file), (Ok(name), Ok(file)) if name == file)
     }
 
     fn failed(&self, problem: &str) -> Error {
@@ -366,19 +377,28 @@ impl LogFile {
     }
 }
 
-/// Returns the contents of the log after all records of its file.
-fn contents_of(records: &[Record]) -> Result<Contents> {
-    if records.is_empty() {
-        let what = "the first record is damaged; remove this member and add it with a new id";
-        return Err(Error::new(ErrorCode::Corrupt, what));
+/// Parses a log file. Also returns its records, and the end of the last whole one after the head.
+fn parse(
+    path: &Path,
+    cluster: ClusterId,
+    bytes: &[u8],
+) -> Result<(RaftLogHead, Contents, Vec<Record>, usize)> {
+    let head = RaftLogHead::from_file(bytes.get(..LOG_HEAD_BYTES).unwrap_or(bytes))
+        .map_err(|error| error.within(path.display()))?;
+    if head.cluster != cluster {
+        let what = format!(
+            "cannot open {}: it belongs to cluster {}, and this node to {cluster}; start with the \
+             directory of this cluster",
+            path.display(),
+            head.cluster
+        );
+        return Err(Error::new(ErrorCode::Configuration, what));
     }
-    let mut contents = Contents::default();
-    for record in records {
-        LogRecord::from_bytes(&record.payload)
-            .and_then(|it| contents.apply(it))
-            .map_err(|error| error.within(format_args!("record {}", record.lsn)))?;
-    }
-    Ok(contents)
+    let scanned = scan(owner(cluster), head.first, &bytes[LOG_HEAD_BYTES..])
+        .map_err(|error| error.within(format_args!("{} (after its head)", path.display())))?;
+    let contents = contents_of(&scanned.records)
+        .map_err(|error| Error::new(ErrorCode::Corrupt, format!("{}: {error}", path.display())))?;
+    Ok((head, contents, scanned.records, scanned.end))
 }
 
 /// Encodes a file with these contents, whose first record has the number `first`.

@@ -32,6 +32,14 @@ impl LogStore {
         Self { file: Rc::new(RefCell::new(file)), snapshot_end }
     }
 
+    /// Makes sure that the disk has space for a further command.
+    ///
+    /// # Errors
+    /// `NoSpace` if the disk is full.
+    pub(crate) fn reserve(&self) -> Result<()> {
+        self.file.borrow_mut().reserve()
+    }
+
     fn write(&self, records: Vec<LogRecord>) -> Result<()> {
         self.file.borrow_mut().write(records)
     }

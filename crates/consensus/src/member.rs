@@ -15,11 +15,11 @@ use crate::raft_types::{
     Addresses, CommandBytes, SnapshotMeta, StoredMembers, Types, entry_of, log_id_of, members_of,
     position_of, record_of_vote, vote_of,
 };
-use crate::state_store::{StateMachine, StateStore};
+use crate::state_store::{StateMachine, StateStore, write_snapshot};
 use openraft::error::{CheckIsLeaderError, ClientWriteError, Fatal, ForwardToLeader, RaftError};
 use openraft::raft::{AppendEntriesRequest, AppendEntriesResponse, VoteRequest};
 use openraft::{Config, Raft, Snapshot, SnapshotPolicy};
-use skep_format::consensus::VoteRecord;
+use skep_format::consensus::{LogPosition, MemberRecord, MembersRecord, VoteRecord};
 use skep_types::codec::Codec;
 use skep_types::{ClusterId, Error, ErrorCode, Result};
 use std::cell::RefCell;
@@ -57,6 +57,34 @@ pub enum ProposeError {
     Unknown(Error),
 }
 
+/// The state of a replicated log, as one member knows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogStatus {
+    /// The newest term of which the member knows.
+    pub term: u64,
+    /// The leader in this term. `None` while the member knows none.
+    pub leader: Option<u64>,
+    /// Index of the last entry that the member has stored.
+    pub last: u64,
+    /// Index of the last entry that the member has applied.
+    pub applied: u64,
+    /// All members, in ascending order of their ids.
+    pub members: Vec<MemberStatus>,
+}
+
+/// A member of a replicated log, as another member knows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MemberStatus {
+    /// Id of the member.
+    pub id: u64,
+    /// Addresses of the member.
+    pub addresses: Vec<String>,
+    /// Whether the member votes. Otherwise it only receives the log.
+    pub is_voter: bool,
+    /// Index of the last entry that the member has stored. Only the leader knows this of others.
+    pub stored: Option<u64>,
+}
+
 /// A snapshot that arrives in parts.
 struct Arriving {
     vote: VoteRecord,
@@ -71,6 +99,7 @@ pub struct Member<S> {
     raft: Raft<Types>,
     id: u64,
     state: StateStore<S>,
+    log: LogStore,
     /// The snapshot that the leader is sending. Replaced when a part with offset zero arrives.
     arriving: RefCell<Option<Arriving>>,
 }
@@ -113,6 +142,31 @@ impl<S: StateMachine> Member<S> {
         LogFile::create(directory, *cluster, *id)
     }
 
+    /// Creates the files of the only member of a new replicated log, which begins with `machine` at
+    /// the index `first`. The member is the leader as soon as it is opened.
+    ///
+    /// # Errors
+    /// - `Configuration` if the directory has a member.
+    /// - `TooLarge` if the state is too long for a snapshot.
+    /// - `Protocol` if there are too many addresses.
+    /// - Errors of the file system.
+    pub fn found(
+        settings: &MemberSettings,
+        addresses: Vec<String>,
+        (first, machine): (u64, &S),
+    ) -> Result<()> {
+        let MemberSettings { directory, cluster, id } = settings;
+        check_addresses(&addresses)?;
+        let first = LogPosition { term: 1, leader: *id, index: first };
+        LogFile::refuse_existing(directory)?;
+        let members = MembersRecord {
+            voters: vec![vec![*id]],
+            members: vec![MemberRecord { id: *id, addresses }],
+        };
+        write_snapshot(directory, (*cluster, first), members, machine)?;
+        LogFile::found(directory, *cluster, first)
+    }
+
     /// Opens the files of a member and takes part in the replicated log. `machine` is the state
     /// before the first command.
     ///
@@ -131,27 +185,17 @@ impl<S: StateMachine> Member<S> {
         let state = StateStore::open(directory, *cluster, machine)?;
         log.join_snapshot(state.snapshot_position())?;
         let log = LogStore::new(log, state.snapshot_end());
+        let file = log.clone();
         let config = config(*cluster).validate();
         let config = Arc::new(config.expect("the limits are in order"));
         let peers = Peers(Rc::new(transport));
         let raft = Raft::new(*id, config, peers, log, state.clone()).await;
         let raft = raft.map_err(|error| ended(&error))?;
-        Ok(Self { raft, id: *id, state, arriving: RefCell::new(None) })
-    }
-
-    /// Begins a new replicated log, whose only member is this one. Does nothing if this member has
-    /// a log already.
-    ///
-    /// # Errors
-    /// - `Protocol` if there are too many addresses.
-    /// - `DeviceFailed` if the member has ended.
-    pub async fn begin(&self, addresses: Vec<String>) -> Result<()> {
-        check_addresses(&addresses)?;
-        let members = BTreeMap::from([(self.id, Addresses(addresses))]);
-        match self.raft.initialize(members).await {
-            Ok(()) | Err(RaftError::APIError(_)) => Ok(()),
-            Err(RaftError::Fatal(error)) => Err(ended(&error)),
+        // Until its first report, the library shows no members.
+        if raft.metrics().changed().await.is_err() {
+            return Err(ended(&Fatal::Stopped));
         }
+        Ok(Self { raft, id: *id, state, log: file, arriving: RefCell::new(None) })
     }
 
     /// Proposes a command; returns its outcome after a majority has stored it and this member has
@@ -167,6 +211,7 @@ impl<S: StateMachine> Member<S> {
             );
             return Err(ProposeError::Refused(Error::new(ErrorCode::TooLarge, what)));
         }
+        self.log.reserve().map_err(ProposeError::Refused)?;
         match self.raft.client_write(CommandBytes(command)).await {
             Ok(written) => Ok(written.data.expect("a command has an outcome")),
             Err(error) => Err(propose_error(error)),
@@ -219,6 +264,21 @@ impl<S: StateMachine> Member<S> {
         self.raft.change_membership(voters, false).await.map(drop).map_err(propose_error)
     }
 
+    /// Replaces the addresses of a member.
+    ///
+    /// # Errors
+    /// See [`ProposeError`]. The call may be repeated.
+    pub async fn set_addresses(
+        &self,
+        id: u64,
+        addresses: Vec<String>,
+    ) -> std::result::Result<(), ProposeError> {
+        check_addresses(&addresses).map_err(ProposeError::Refused)?;
+        let nodes = BTreeMap::from([(id, Addresses(addresses))]);
+        let change = openraft::ChangeMembers::SetNodes(nodes);
+        self.raft.change_membership(change, false).await.map(drop).map_err(propose_error)
+    }
+
     /// Removes a member.
     ///
     /// # Errors
@@ -248,10 +308,69 @@ impl<S: StateMachine> Member<S> {
         self.raft.metrics().borrow().membership_config.voter_ids().collect()
     }
 
+    /// Whether this member is the only one that votes.
+    pub fn is_only_voter(&self) -> bool {
+        let metrics = self.raft.metrics();
+        let metrics = metrics.borrow();
+        let mut voters = metrics.membership_config.voter_ids();
+        (voters.next(), voters.next()) == (Some(self.id), None)
+    }
+
     /// Returns the ids of all members, also of members that do not vote yet, in ascending order.
     fn members(&self) -> Vec<u64> {
         let metrics = self.raft.metrics();
         metrics.borrow().membership_config.nodes().map(|(id, _)| *id).collect()
+    }
+
+    /// Returns what this member knows about the replicated log.
+    pub fn status(&self) -> LogStatus {
+        let metrics = self.raft.metrics();
+        let metrics = metrics.borrow();
+        let config = &metrics.membership_config;
+        let voters: BTreeSet<u64> = config.voter_ids().collect();
+        let last = metrics.last_log_index.unwrap_or_default();
+        let stored = |id: u64| match (&metrics.replication, id == self.id) {
+            (_, true) => Some(last),
+            (Some(replication), _) => replication.get(&id).copied().flatten().map(|it| it.index),
+            (None, _) => None,
+        };
+        let member = |(id, addresses): (&u64, &Addresses)| MemberStatus {
+            id: *id,
+            addresses: addresses.0.clone(),
+            is_voter: voters.contains(id),
+            stored: stored(*id),
+        };
+        LogStatus {
+            term: metrics.current_term,
+            leader: metrics.current_leader,
+            last,
+            applied: metrics.last_applied.map_or(0, |applied| applied.index),
+            members: config.nodes().map(member).collect(),
+        }
+    }
+
+    /// Waits until [`Self::status`] has changed.
+    pub async fn status_changed(&self) {
+        let mut metrics = self.raft.metrics();
+        metrics.borrow_and_update();
+        if metrics.changed().await.is_err() {
+            // The library's task has ended, and `failure` reports it.
+            std::future::pending().await
+        }
+    }
+
+    /// Waits until the member has ended because it could not write its files or apply a command.
+    /// Returns the reason.
+    pub async fn failure(&self) -> Error {
+        let mut metrics = self.raft.metrics();
+        loop {
+            if let Err(error) = &metrics.borrow_and_update().running_state {
+                return ended(error);
+            }
+            if metrics.changed().await.is_err() {
+                return ended(&Fatal::Stopped);
+            }
+        }
     }
 
     /// Calls `read` with the state machine, which has applied all commands that this member has
@@ -350,6 +469,11 @@ impl<S: StateMachine> Member<S> {
         }
         let is_complete = |it: &mut Arriving| it.state.len() as u64 >= it.total;
         Ok(arriving.take_if(is_complete).map(|it| it.state))
+    }
+
+    /// Whether the member has ended: its files failed, or [`Self::end`] was called.
+    pub fn has_ended(&self) -> bool {
+        self.raft.metrics().borrow().running_state.is_err()
     }
 
     /// Ends the part of this member in the replicated log. The others elect another leader.

@@ -8,7 +8,7 @@ use crate::limits::{
     MAX_ADDRESSES, MAX_COMMAND_BYTES, MAX_ENTRIES, MAX_MEMBERS, MAX_MESSAGE_BYTES, MAX_NAME_BYTES,
     MAX_SNAPSHOT_BYTES, SNAPSHOT_PART_BYTES,
 };
-use crate::log_file::check_follows;
+use crate::log_contents::check_follows;
 use skep_format::consensus::{EntryContent, LogEntry, LogPosition, MembersRecord, VoteRecord};
 use skep_types::codec::{Bytes, Codec, choice};
 use skep_types::{Error, ErrorCode, Result};

@@ -16,7 +16,7 @@ use crate::raft_types::{
 use crate::snapshot_end::SnapshotEnd;
 use openraft::storage::RaftStateMachine;
 use openraft::{EntryPayload, OptionalSend, RaftSnapshotBuilder, Snapshot, StorageIOError};
-use skep_format::consensus::{LogPosition, RaftSnapshot};
+use skep_format::consensus::{LogPosition, MembersRecord, RaftSnapshot};
 use skep_store::atomic::replace_atomically;
 use skep_types::codec::Bytes;
 use skep_types::{ClusterId, Error, ErrorCode, Result};
@@ -25,14 +25,17 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 /// Name of the file.
-const SNAPSHOT_FILE: &str = "raft-snapshot";
+pub(crate) const SNAPSHOT_FILE: &str = "raft-snapshot";
 
 /// The state machine of the application. All members apply the same commands in the same order, so
 /// equal inputs must give equal states and outcomes.
 pub trait StateMachine: 'static {
     /// Applies a committed command; returns its outcome. The outcome goes to the member that has
     /// proposed the command, if it still waits for the outcome.
-    fn apply(&mut self, position: LogPosition, command: &[u8]) -> Vec<u8>;
+    ///
+    /// # Errors
+    /// The member cannot read the command, and ends: a newer program has proposed it.
+    fn apply(&mut self, position: LogPosition, command: &[u8]) -> Result<Vec<u8>>;
 
     /// Encodes the state.
     fn snapshot(&self) -> Vec<u8>;
@@ -127,18 +130,22 @@ impl<S: StateMachine> Inner<S> {
         Ok(())
     }
 
-    fn apply(&mut self, entry: Entry) -> OutcomeBytes {
-        self.applied = Some(entry.log_id);
-        match entry.payload {
+    fn apply(&mut self, entry: Entry) -> Result<OutcomeBytes> {
+        let outcome = match entry.payload {
             EntryPayload::Blank => None,
             EntryPayload::Normal(command) => {
-                Some(self.machine.apply(position_of(&entry.log_id), &command.0))
+                let applied = self.machine.apply(position_of(&entry.log_id), &command.0);
+                Some(applied.map_err(|error| {
+                    error.within(format_args!("cannot apply entry {}", entry.log_id.index))
+                })?)
             }
             EntryPayload::Membership(members) => {
                 self.members = StoredMembers::new(Some(entry.log_id), members);
                 None
             }
-        }
+        };
+        self.applied = Some(entry.log_id);
+        Ok(outcome)
     }
 
     /// Replaces the snapshot file by the state `snapshot`, which this member has already.
@@ -152,7 +159,9 @@ impl<S: StateMachine> Inner<S> {
             }
             Err(error) => {
                 let error = error.within(format_args!("cannot store {}", self.path.display()));
-                self.end.fail(&error);
+                if error.code() != ErrorCode::NoSpace || self.snapshot.is_none() {
+                    self.end.fail(&error);
+                }
                 Err(error)
             }
         }
@@ -195,6 +204,48 @@ fn file_of(snapshot: &RaftSnapshot) -> Result<Vec<u8>> {
     Ok(snapshot.to_file())
 }
 
+/// Writes the snapshot of a state machine after the entry `last` into a directory without a member.
+///
+/// # Errors
+/// - `TooLarge` if the state is longer than a snapshot may be.
+/// - Errors of the file system.
+pub(crate) fn write_snapshot<S: StateMachine>(
+    directory: &Path,
+    (cluster, last): (ClusterId, LogPosition),
+    members: MembersRecord,
+    machine: &S,
+) -> Result<()> {
+    let snapshot = RaftSnapshot {
+        cluster,
+        last: Some(last),
+        members_at: Some(last),
+        members,
+        name: format!("{}-{}", last.term, last.index),
+        state: Bytes(machine.snapshot()),
+    };
+    replace_atomically(&directory.join(SNAPSHOT_FILE), &file_of(&snapshot)?)
+}
+
+/// Reads the snapshot in a directory. `None` means that there is none.
+///
+/// # Errors
+/// - `Corrupt` if the file is damaged or belongs to another cluster.
+/// - Errors of the file system.
+pub(crate) fn read_snapshot(directory: &Path, cluster: ClusterId) -> Result<Option<RaftSnapshot>> {
+    let path = directory.join(SNAPSHOT_FILE);
+    let bytes = match std::fs::read(&path) {
+        Ok(bytes) => bytes,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(Error::from(error).within(path.display())),
+    };
+    let snapshot = RaftSnapshot::from_file(&bytes).map_err(|error| error.within(path.display()))?;
+    if snapshot.cluster != cluster {
+        let what = format!("{} belongs to cluster {}", path.display(), snapshot.cluster);
+        return Err(Error::new(ErrorCode::Corrupt, what));
+    }
+    Ok(Some(snapshot))
+}
+
 fn meta_of(snapshot: &RaftSnapshot) -> SnapshotMeta {
     let members_at = snapshot.members_at.as_ref().map(log_id_of);
     SnapshotMeta {
@@ -223,9 +274,15 @@ impl<S: StateMachine> RaftSnapshotBuilder<Types> for SnapshotWriter<S> {
             // The leader has sent a newer snapshot in the meantime.
             return Ok(library_snapshot(newer));
         }
-        let stored = inner.store(self.snapshot.clone());
-        stored.map_err(|error| StorageIOError::write_snapshot(None, &error))?;
-        Ok(library_snapshot(&self.snapshot))
+        match inner.store(self.snapshot.clone()) {
+            Ok(()) => Ok(library_snapshot(&self.snapshot)),
+            // The former snapshot and the log have the same state.
+            Err(error) if error.code() == ErrorCode::NoSpace && inner.snapshot.is_some() => {
+                tracing::warn!("the log of commands grows: {error}");
+                Ok(inner.snapshot.as_ref().map(library_snapshot).expect("it was checked"))
+            }
+            Err(error) => Err(StorageIOError::write_snapshot(None, &error).into()),
+        }
     }
 }
 
@@ -245,7 +302,14 @@ impl<S: StateMachine> RaftStateMachine<Types> for StateStore<S> {
         I::IntoIter: OptionalSend,
     {
         let mut inner = self.0.borrow_mut();
-        Ok(entries.into_iter().map(|entry| inner.apply(entry)).collect())
+        let outcomes = entries.into_iter().map(|entry| {
+            let id = entry.log_id;
+            inner.apply(entry).map_err(|error| {
+                tracing::error!("management ends: {error}");
+                StorageIOError::apply(id, &error).into()
+            })
+        });
+        outcomes.collect()
     }
 
     async fn get_snapshot_builder(&mut self) -> SnapshotWriter<S> {
@@ -301,8 +365,8 @@ mod tests {
     struct Zeros(usize);
 
     impl StateMachine for Zeros {
-        fn apply(&mut self, _: LogPosition, _: &[u8]) -> Vec<u8> {
-            Vec::new()
+        fn apply(&mut self, _: LogPosition, _: &[u8]) -> Result<Vec<u8>> {
+            Ok(Vec::new())
         }
 
         fn snapshot(&self) -> Vec<u8> {

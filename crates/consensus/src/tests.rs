@@ -21,9 +21,9 @@ const CLUSTER: ClusterId = ClusterId::new([9; 16]);
 struct Commands(Vec<u8>);
 
 impl StateMachine for Commands {
-    fn apply(&mut self, _: LogPosition, command: &[u8]) -> Vec<u8> {
+    fn apply(&mut self, _: LogPosition, command: &[u8]) -> Result<Vec<u8>> {
         self.0.extend(command);
-        self.0.len().to_string().into_bytes()
+        Ok(self.0.len().to_string().into_bytes())
     }
 
     fn snapshot(&self) -> Vec<u8> {
@@ -105,9 +105,10 @@ impl Group {
     async fn of_one() -> Self {
         let directories = (0..3).map(|_| tempfile::tempdir().unwrap()).collect();
         let group = Self { directories, network: Rc::default() };
-        (1..=3).for_each(|id| Member::<Commands>::create(&group.settings(id)).unwrap());
+        let machine = (0, &Commands::default());
+        Member::found(&group.settings(1), vec!["one".into()], machine).unwrap();
+        [2, 3].iter().for_each(|id| Member::<Commands>::create(&group.settings(*id)).unwrap());
         group.start(1).await;
-        group.member(1).begin(vec!["one".into()]).await.unwrap();
         group.leader(|_| true).await;
         group
     }
@@ -196,8 +197,6 @@ fn single_member_keeps_its_commands_across_restarts() {
         group.kill(1).await;
         group.start(1).await;
         group.leader(|_| true).await;
-        // A repeated begin changes nothing.
-        group.member(1).begin(vec!["one".into()]).await.unwrap();
         assert_eq!(group.member(1).propose(vec![b'd']).await.unwrap(), b"4");
         group.all_have(b"abcd").await;
         let long = group.member(1).propose(vec![0; (1 << 20) + 1]).await.unwrap_err();

@@ -45,8 +45,9 @@ mod tests {
 
     fn check(command: &Command, path: &str) -> usize {
         let visible = || command.get_subcommands().filter(|sub| !sub.is_hide_set());
-        if command.has_subcommands() {
-            return visible().map(|sub| check(sub, &format!("{path} {}", sub.get_name()))).sum();
+        let below = visible().map(|sub| check(sub, &format!("{path} {}", sub.get_name()))).sum();
+        if command.is_subcommand_required_set() {
+            return below;
         }
         let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
         assert!(help.starts_with(TITLE), "{path} has no example");
@@ -56,7 +57,7 @@ mod tests {
             assert!(line.starts_with(path), "{path}: {line}");
             Cli::try_parse_from(line.split(' ')).unwrap_or_else(|why| panic!("{line}: {why}"));
         }
-        1
+        below + 1
     }
 
     #[test]

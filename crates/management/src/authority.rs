@@ -1,92 +1,228 @@
-//! The authority: the state machine of the cluster, its command log, and the data that heartbeats
+//! The authority: the state machine of the cluster behind its replicated log, and what heartbeats
 //! report.
 //!
-//! Owns the order of steps of a command: check it on a copy of the state, log it durably, apply it,
-//! publish the new map under the next version. A reply or map never contains the effect of a
-//! command that is not synced.
+//! Owns the order of steps of a command: check it on a copy of the state, propose it, wait until it
+//! is applied, publish the new map under the next version. A reply or map never contains the effect
+//! of a command that no majority has synced.
+//!
+//! Several members of management have an authority each. Only the leader's one answers
+//! ([`Authority::check_leader`]), publishes maps, and knows what heartbeats report. The others keep
+//! the map of the leader. Does not own the beginning and end of a lead ([`crate::leadership`]).
 //!
 //! # Invariants
-//! The version of the published map belongs to the newest start in the state: see
+//! The version of a map that this member has published belongs to its own lead: see
 //! [`Authority::check_invariants`].
 
-use crate::command_log::CommandLog;
+mod commands;
+mod reports;
+
+use crate::limits::{COLLECT_MARGIN, CONFIRMED_FOR};
 use crate::log_level_changes::LogLevelChanges;
+use crate::machine::Machine;
 use crate::reported_waits::ReportedWaits;
-use skep_cluster::state::{ClientDetails, check_report};
+use skep_cluster::SoftState;
+use skep_cluster::state::ClientDetails;
 use skep_cluster::versions::{VersionSequence, starts_of};
-use skep_cluster::{ClusterState, Command, Outcome, Proposal, RequestId, SoftState};
+use skep_consensus::Member;
 use skep_env::local::Notify;
 use skep_types::codec::Codec;
-use skep_types::map::{Capacity, Condition, Reachability, TargetHealth};
-use skep_types::{ClusterMap, ErrorCode, MapVersion, NodeId, NodeKind, Result, TargetId};
-use skep_wire::management::{ClientEntry, Heartbeat, MapUpdate, TargetReport};
+use skep_types::map::{Capacity, Reachability};
+use skep_types::{ClusterMap, Error, ErrorCode, MapVersion, NodeId, NodeKind, Result};
+use skep_wire::consensus::leader_text;
+use skep_wire::management::{ClientEntry, MapUpdate};
 use std::cell::RefCell;
+use std::fmt;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// The only authority over the state of one cluster.
-#[derive(Debug)]
+/// The authority of one member of management.
 pub(crate) struct Authority {
+    member: Rc<Member<Machine>>,
+    own: NodeId,
     inner: RefCell<AuthorityState>,
-    /// Notified when a newer map is published.
+    /// Notified when a newer map is published, and when this member begins or ends to lead.
     pub(crate) changed: Notify,
-    /// Notified when the disk of the command log has failed. Management must then end: only a new
-    /// start reads the log again.
-    pub(crate) failed: Notify,
     /// Changes of clients' log levels that the clients have not confirmed yet.
     pub(crate) log_level_changes: LogLevelChanges,
     /// The requests of nodes that wait for a group.
     pub(crate) waits: ReportedWaits,
 }
 
+impl fmt::Debug for Authority {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Authority(member {})", self.own)
+    }
+}
+
 #[derive(Debug)]
 struct AuthorityState {
-    state: ClusterState,
-    soft: SoftState,
-    command_log: CommandLog,
-    /// The versions of published maps.
-    versions: VersionSequence,
-    /// Free space of the whole cluster when the map was published or at the last tick, whichever is
-    /// later.
-    total_capacity: Option<Capacity>,
-    /// The map that management sends to nodes.
+    /// What only the leader has. `None` while another member leads, or none.
+    lead: Option<Lead>,
+    /// The map that management sends to nodes; the newest map of the leader on other members.
     published: Rc<ClusterMap>,
     /// The published map, encoded as the body of a `MapUpdate` at the first request. The encoding
     /// is cached because each new map goes to all nodes.
     encoded: Option<Rc<[u8]>>,
 }
 
-/// The problem of a target that is missing from the reports of its node.
-const UNSERVED: &str = "its service does not serve it";
+/// The state of a leader, from its election until the next one.
+#[derive(Debug)]
+pub(crate) struct Lead {
+    /// The number of starts that only this lead has.
+    starts: u64,
+    /// Time when the leader asked the majority that has confirmed it last.
+    confirmed_at: Duration,
+    soft: SoftState,
+    /// The versions of published maps.
+    versions: VersionSequence,
+    /// Free space of the whole cluster when the map was published or at the last tick, whichever is
+    /// later.
+    total_capacity: Option<Capacity>,
+    /// Until when the leader collects heartbeats before its first map.
+    collects_until: Option<Duration>,
+    /// The state's number of changes when the map was published.
+    published_changes: u64,
+    /// Whether the soft state has changed since the map was published.
+    is_soft_newer: bool,
+}
 
 fn now_ms() -> u64 {
     skep_env::now().as_millis() as u64
 }
 
 impl Authority {
-    /// Starts the authority with the state restored from the command log, and logs the start as a
-    /// command.
-    pub(crate) fn start(state: ClusterState, command_log: CommandLog) -> Result<Rc<Self>> {
-        let soft = SoftState::new(now_ms(), &state);
-        let published = Rc::new(state.map().clone());
-        let inner = RefCell::new(AuthorityState {
-            state,
-            soft,
-            command_log,
-            versions: VersionSequence::default(),
-            total_capacity: None,
-            published,
-            encoded: None,
-        });
-        let authority = Rc::new(Self {
-            inner,
+    /// Creates the authority of the member `own`, which does not lead yet.
+    pub(crate) fn new(member: Rc<Member<Machine>>, own: NodeId) -> Rc<Self> {
+        let published = Rc::new(member.with_state(|it| it.state.map().clone()));
+        Rc::new(Self {
+            member,
+            own,
+            inner: RefCell::new(AuthorityState { lead: None, published, encoded: None }),
             changed: Notify::default(),
-            failed: Notify::default(),
             log_level_changes: LogLevelChanges::default(),
             waits: ReportedWaits::default(),
+        })
+    }
+
+    /// Returns the member of the replicated log.
+    pub(crate) fn member(&self) -> &Rc<Member<Machine>> {
+        &self.member
+    }
+
+    /// Returns the node id of this member.
+    pub(crate) fn own(&self) -> NodeId {
+        self.own
+    }
+
+    /// Whether the replicated log considers this member its leader.
+    pub(crate) fn is_elected(&self) -> bool {
+        self.member.leader() == Some(u64::from(self.own.raw()))
+    }
+
+    /// Whether this member has begun to lead, and has not ended it.
+    pub(crate) fn is_leading(&self) -> bool {
+        self.inner.borrow().lead.is_some()
+    }
+
+    /// Checks that this member leads, and that a majority has confirmed it a moment ago.
+    ///
+    /// # Errors
+    /// `NotLeader` with the addresses of the leader.
+    pub(crate) fn check_leader(&self) -> Result<()> {
+        let inner = self.inner.borrow();
+        let is_confirmed = |lead: &Lead| skep_env::now() <= lead.confirmed_at + CONFIRMED_FOR;
+        match &inner.lead {
+            Some(lead) if is_confirmed(lead) || self.member.is_only_voter() => Ok(()),
+            _ => Err(self.not_leader(&inner.published)),
+        }
+    }
+
+    /// Like [`Self::check_leader`], and checks that this lead has published a map.
+    ///
+    /// # Errors
+    /// `NotLeader`, without addresses if this member will serve in a moment.
+    pub(crate) fn check_serving(&self) -> Result<()> {
+        self.check_leader()?;
+        let inner = self.inner.borrow();
+        match inner.lead.as_ref().is_some_and(|lead| lead.collects_until.is_none()) {
+            true => Ok(()),
+            false => Err(self.not_leader(&inner.published)),
+        }
+    }
+
+    /// Returns the error of a member that is not the leader, with the addresses of the leader.
+    fn not_leader(&self, map: &ClusterMap) -> Error {
+        let leader = self.member.leader().filter(|id| *id != u64::from(self.own.raw()));
+        let in_map = leader.and_then(|id| map.node(NodeId::new(u32::try_from(id).ok()?)));
+        let addresses = match (leader, in_map) {
+            (None, _) => Vec::new(),
+            (Some(_), Some(node)) => node.addresses.clone(),
+            (Some(_), None) => self.member.leader_addresses(),
+        };
+        Error::new(ErrorCode::NotLeader, leader_text(&addresses))
+    }
+
+    /// Begins to lead. `starts` is the number of this lead, and `confirmed_at` the time when the
+    /// majority was asked that has confirmed it. If the newest map of former leaders is not here,
+    /// the leader first collects heartbeats for one interval: otherwise each election would show
+    /// all nodes as unreachable for a moment.
+    pub(crate) fn begin_lead(&self, starts: u64, confirmed_at: Duration) {
+        let mut inner = self.inner.borrow_mut();
+        let has_map = inner.published.version.raw() > 0;
+        let last = has_map.then_some(&*inner.published);
+        let soft = self.member.with_state(|it| match last {
+            Some(last) => SoftState::of_map(now_ms(), &it.state, last),
+            None => SoftState::new(now_ms(), &it.state),
         });
-        authority.propose(&Command::Start.into())?;
-        Ok(authority)
+        let mut lead = Lead {
+            starts,
+            confirmed_at,
+            soft,
+            versions: VersionSequence::default(),
+            total_capacity: None,
+            collects_until: None,
+            published_changes: 0,
+            is_soft_newer: false,
+        };
+        if !has_map && !self.member.is_only_voter() {
+            let interval = u64::from(inner.published.policy.heartbeat_ms);
+            let span = Duration::from_millis(interval) + COLLECT_MARGIN;
+            lead.collects_until = Some(skep_env::now() + span);
+        }
+        inner.lead = Some(lead);
+    }
+
+    /// Ends the lead: another member leads, or may lead.
+    pub(crate) fn end_lead(&self) {
+        self.inner.borrow_mut().lead = None;
+        self.changed.notify();
+    }
+
+    /// Records that a majority has confirmed this leader when it was asked at `asked_at`.
+    pub(crate) fn note_confirmed(&self, asked_at: Duration) {
+        if let Some(lead) = &mut self.inner.borrow_mut().lead {
+            lead.confirmed_at = lead.confirmed_at.max(asked_at);
+        }
+    }
+
+    /// Publishes what has changed while the leader could not publish: it collected heartbeats, or
+    /// no majority confirmed it.
+    pub(crate) fn publish_what_waits(&self) {
+        if let Some(lead) = &mut self.inner.borrow_mut().lead {
+            lead.collects_until.take_if(|until| skep_env::now() >= *until);
+        }
+        self.publish_changes();
+    }
+
+    /// On a member that does not lead: records the newest map of the leader.
+    pub(crate) fn note_map(&self, map: &ClusterMap) {
+        let mut inner = self.inner.borrow_mut();
+        if inner.lead.is_none() && map.version > inner.published.version {
+            inner.published = Rc::new(map.clone());
+            inner.encoded = None;
+            drop(inner);
+            self.changed.notify();
+        }
     }
 
     /// Returns the published map.
@@ -97,17 +233,18 @@ impl Authority {
     /// Returns the free space of the whole cluster. `None` means that some targets have not
     /// reported their free space yet.
     pub(crate) fn total_capacity(&self) -> Option<Capacity> {
-        self.inner.borrow().total_capacity
+        self.inner.borrow().lead.as_ref()?.total_capacity
     }
 
     /// Returns the published map as the body of a `MapUpdate`, or `None` if the map is not newer
-    /// than `known`.
+    /// than `known`, or if this leader has published none yet.
     pub(crate) fn newer(&self, known: MapVersion) -> Option<Rc<[u8]>> {
         let mut inner = self.inner.borrow_mut();
-        let AuthorityState { published, encoded, .. } = &mut *inner;
+        let AuthorityState { published, encoded, lead } = &mut *inner;
+        let is_own = lead.as_ref().is_some_and(|lead| lead.collects_until.is_none());
         // A node can have a newer map than management if management's directory is an old copy. The
         // heartbeat of such a node raises the version: `continue_above`.
-        (published.version > known).then(|| {
+        (is_own && published.version > known).then(|| {
             let encode = || MapUpdate { map: Some((**published).clone()) }.to_bytes().into();
             Rc::clone(encoded.get_or_insert_with(encode))
         })
@@ -116,236 +253,100 @@ impl Authority {
     /// Returns at most `most` clients whose ids are above `after`, in ascending order of ids.
     pub(crate) fn clients(&self, after: NodeId, most: usize) -> Vec<ClientEntry> {
         let inner = self.inner.borrow();
-        let AuthorityState { state, soft, .. } = &*inner;
         let now = now_ms();
-        let clients = state.clients().iter().filter(|client| client.node > after);
+        let silent_ms =
+            |node| inner.lead.as_ref().and_then(|lead| lead.soft.ms_since_contact(now, node));
         let entry = |client: &ClientDetails| ClientEntry {
             node: client.node,
             host: client.host.clone(),
             mount_point: client.mount_point.clone(),
             pid: client.pid,
             registered: client.registered,
-            silent_ms: soft.ms_since_contact(now, client.node),
+            silent_ms: silent_ms(client.node),
         };
-        clients.take(most).map(entry).collect()
-    }
-
-    /// Returns the outcome that a command would have now, without changing the state.
-    pub(crate) fn check(&self, command: &Command) -> Result<Outcome> {
-        self.inner.borrow().state.clone().apply(command)
-    }
-
-    /// Executes the command of a request. See [`Self::propose`].
-    pub(crate) fn command(&self, id: RequestId, command: Command) -> Result<Outcome> {
-        self.propose(&Proposal { id, command })
-    }
-
-    /// Executes a command, once for all proposals of one request. If the command changes the state,
-    /// it is durable when this returns.
-    pub(crate) fn propose(&self, proposal: &Proposal) -> Result<Outcome> {
-        let mut inner = self.inner.borrow_mut();
-        let mut next = inner.state.clone();
-        let outcome = next.execute(proposal)?;
-        if outcome.changed {
-            if let Err(error) = inner.command_log.append(proposal) {
-                tracing::error!("management cannot store a change: {error}");
-                if error.code() == ErrorCode::DeviceFailed {
-                    self.failed.notify();
-                }
-                return Err(error);
-            }
-            inner.state = next;
-            let AuthorityState { state, command_log, .. } = &mut *inner;
-            if let Err(error) = command_log.fold(state) {
-                tracing::error!("management cannot write a snapshot of the command log: {error}");
-            }
-            drop(inner);
-            self.publish();
-            if cfg!(debug_assertions) {
-                self.check_invariants();
-            }
-        }
-        Ok(outcome)
-    }
-
-    /// If a node has a newer map than management, or one with an id that management has not
-    /// assigned, then management's directory is an old copy. New ids and map versions then continue
-    /// above all that were assigned since.
-    pub(crate) fn continue_above(&self, heartbeat: &Heartbeat) -> Result<()> {
-        let Heartbeat { node, known, newest_node, .. } = heartbeat;
-        let (version, newest) = {
-            let inner = self.inner.borrow();
-            (inner.published.version, inner.state.map().newest_node)
-        };
-        if *known <= version && *newest_node <= newest {
-            return Ok(());
-        }
-        check_report(*node, *known, *newest_node)?;
-        self.propose(&Command::ContinueAbove { version: *known }.into())?;
-        tracing::warn!(
-            "node {node} has cluster map {known} with node ids up to {newest_node}, and management \
-             had only map {version} with ids up to {newest}: its directory is an old copy. New ids \
-             and map versions continue above all that were assigned since"
-        );
-        Ok(())
-    }
-
-    /// Records a heartbeat of a node with the reports about its targets. A target of the node
-    /// without a report is down.
-    pub(crate) fn note_heartbeat(&self, node: NodeId, reports: &[TargetReport]) {
-        let capacities: Vec<_> = reports
-            .iter()
-            .filter(|report| report.health.condition != Condition::Down)
-            .map(|report| (report.target, report.capacity))
-            .collect();
-        let mut inner = self.inner.borrow_mut();
-        let AuthorityState { state, soft, .. } = &mut *inner;
-        let mut changed = false;
-        for target in state.map().targets.iter().filter(|target| target.node == node) {
-            let report = reports.iter().find(|report| report.target == target.id);
-            let health = report.map_or_else(
-                || TargetHealth::new(Condition::Down, UNSERVED),
-                |report| report.health.clone(),
-            );
-            if soft.report_health(target.id, &health) {
-                changed = true;
-                match health.condition {
-                    Condition::Serving => tracing::info!("target {} serves again", target.id),
-                    condition => tracing::warn!(
-                        "target {} ({}) is {condition:?}: {}",
-                        target.id,
-                        target.path,
-                        health.problem
-                    ),
-                }
-            }
-        }
-        drop(inner);
-        self.soft_change(changed);
-        self.note_alive(node, &capacities);
-    }
-
-    /// Records that a server has registered. `capacities` names the targets that it serves; its
-    /// other targets count as down.
-    pub(crate) fn note_registration(&self, node: NodeId, capacities: &[(TargetId, Capacity)]) {
-        let mut inner = self.inner.borrow_mut();
-        let AuthorityState { state, soft, .. } = &mut *inner;
-        let mut changed = false;
-        for target in state.map().targets.iter().filter(|target| target.node == node) {
-            if capacities.iter().all(|(served, _)| *served != target.id) {
-                let health = TargetHealth::new(Condition::Down, UNSERVED);
-                changed |= soft.report_health(target.id, &health);
-            }
-        }
-        drop(inner);
-        self.soft_change(changed);
-        self.note_alive(node, capacities);
-    }
-
-    /// Records that a node has registered, or has sent a heartbeat with the free space of its
-    /// targets.
-    pub(crate) fn note_alive(&self, node: NodeId, capacities: &[(TargetId, Capacity)]) {
-        let mut inner = self.inner.borrow_mut();
-        let mut changed = inner.soft.record_contact(now_ms(), node);
-        for (target, capacity) in capacities {
-            let is_its_own = inner.state.map().target(*target).is_some_and(|it| it.node == node);
-            changed |= is_its_own && inner.soft.report(*target, *capacity);
-        }
-        drop(inner);
-        self.soft_change(changed);
-    }
-
-    /// Records that a server has left cleanly.
-    pub(crate) fn left(&self, node: NodeId) {
-        let changed = self.inner.borrow_mut().soft.record_leave(now_ms(), node);
-        self.soft_change(changed);
+        self.member.with_state(|it| {
+            let clients = it.state.clients().iter().filter(|client| client.node > after);
+            clients.take(most).map(entry).collect()
+        })
     }
 
     /// Returns the id of the server with this uuid. `None` means that it has not registered.
     pub(crate) fn server_with_uuid(&self, uuid: u128) -> Option<NodeId> {
-        self.inner.borrow().state.server_with_uuid(uuid)
+        self.member.with_state(|it| it.state.server_with_uuid(uuid))
     }
 
-    /// Returns the time since a server sent its last heartbeat or has left, but at most the time
-    /// since management started.
-    pub(crate) fn silence(&self, node: NodeId) -> Duration {
-        let silent_ms = self.inner.borrow().soft.silent_ms(now_ms(), node);
-        Duration::from_millis(silent_ms.unwrap_or(0))
+    /// Whether a node is in the cluster.
+    pub(crate) fn has_node(&self, node: NodeId) -> bool {
+        self.member.with_state(|it| it.state.map().node(node).is_some())
     }
 
-    /// Returns whether management has received a heartbeat of a node within a lease.
-    pub(crate) fn has_contact(&self, node: NodeId) -> bool {
-        let inner = self.inner.borrow();
-        let lease_ms = u64::from(inner.state.map().policy.lease_ms);
-        inner.soft.ms_since_contact(now_ms(), node).is_some_and(|silent| silent <= lease_ms)
+    /// Whether a node was removed from the cluster.
+    pub(crate) fn has_removed(&self, node: NodeId) -> bool {
+        self.member.with_state(|it| it.state.map().has_removed(node))
     }
 
-    /// Removes a client from the cluster.
-    pub(crate) fn remove_client(&self, id: RequestId, node: NodeId) -> Result<()> {
-        self.command(id, Command::RemoveClient { node })?;
-        self.inner.borrow_mut().soft.remove(node);
-        Ok(())
-    }
-
-    /// Removes a server without targets from the cluster.
-    pub(crate) fn remove_server(&self, id: RequestId, node: NodeId) -> Result<()> {
-        self.command(id, Command::RemoveServer { node })?;
-        self.inner.borrow_mut().soft.remove(node);
-        Ok(())
-    }
-
-    /// Updates everything that depends on time: reachability, leases and free space.
-    pub(crate) fn tick(&self) {
-        let mut inner = self.inner.borrow_mut();
-        let AuthorityState { state, soft, total_capacity, .. } = &mut *inner;
-        let passed = soft.tick(now_ms(), state);
-        *total_capacity = soft.total_capacity(state.map());
-        drop(inner);
-        self.soft_change(passed.changed);
-        for client in passed.expired_clients {
-            match self.remove_client(RequestId::default(), client) {
-                Ok(()) => tracing::info!("removed client {client}: its lease expired"),
-                Err(error) => tracing::error!(
-                    "management cannot remove client {client}, whose lease expired: {error}"
-                ),
-            }
-        }
-    }
-
-    /// Checks that the published map is of this cluster, and that its version belongs to the newest
-    /// start.
+    /// Checks that the published map is of this cluster, and that its version belongs to this lead.
     ///
     /// # Panics
     /// Panics if one of these conditions does not hold.
     pub(crate) fn check_invariants(&self) {
         let inner = self.inner.borrow();
-        let (published, state) = (&inner.published, &inner.state);
-        assert_eq!(published.cluster, state.map().cluster, "the published map is of this cluster");
-        let starts = starts_of(published.version);
-        assert_eq!(starts, state.starts(), "the map is published after the newest start");
+        let (published, cluster) =
+            (&inner.published, self.member.with_state(|it| it.state.map().cluster));
+        assert_eq!(published.cluster, cluster, "the published map is of this cluster");
+        if let Some(lead) = inner.lead.as_ref().filter(|lead| lead.published_changes > 0) {
+            let starts = starts_of(published.version);
+            assert_eq!(starts, lead.starts, "the map is published under the number of this lead");
+        }
     }
 
     fn soft_change(&self, changed: bool) {
-        if changed {
+        if let Some(lead) = &mut self.inner.borrow_mut().lead {
+            lead.is_soft_newer |= changed;
+        }
+        self.publish_changes();
+    }
+
+    /// Publishes a map if the state or the soft state has changed since the last one, and if this
+    /// member may publish.
+    fn publish_changes(&self) {
+        if self.check_leader().is_err() {
+            return;
+        }
+        let is_newer = {
+            let inner = self.inner.borrow();
+            let changes = self.member.with_state(|it| it.changes);
+            inner.lead.as_ref().is_some_and(|lead| {
+                lead.collects_until.is_none()
+                    && (lead.is_soft_newer || lead.published_changes != changes)
+            })
+        };
+        if is_newer {
             self.publish();
         }
     }
 
     fn publish(&self) {
         let mut inner = self.inner.borrow_mut();
-        let AuthorityState { state, versions, .. } = &mut *inner;
-        let mut map = state.map().clone();
-        map.version = versions.next(state.starts());
-        inner.soft.overlay(&mut map);
-        inner.state.mark_closed(&mut map);
-        log_reachability(&inner.published, &map);
+        let AuthorityState { lead, published, encoded } = &mut *inner;
+        let Some(lead) = lead else { return };
+        let (mut map, changes) = self.member.with_state(|it| (it.state.map().clone(), it.changes));
+        map.version = lead.versions.next(lead.starts);
+        lead.soft.overlay(&mut map);
+        self.member.with_state(|it| it.state.mark_closed(&mut map));
+        lead.published_changes = changes;
+        lead.is_soft_newer = false;
+        log_reachability(published, &map);
         // Updated here too, not only at each tick: a client that mounts right after the first
         // targets have registered must not get a capacity of zero.
-        inner.total_capacity = inner.soft.total_capacity(&map);
-        inner.published = Rc::new(map);
-        inner.encoded = None;
+        lead.total_capacity = lead.soft.total_capacity(&map);
+        *published = Rc::new(map);
+        *encoded = None;
         drop(inner);
         self.changed.notify();
+        if cfg!(debug_assertions) {
+            self.check_invariants();
+        }
     }
 }
 

@@ -1,17 +1,21 @@
-//! Backups of management's directory, and their restoration. Management may run during a backup.
+//! Backups of management's directory, their restoration, and the recovery of a member after the loss
+//! of the others. Management may run during a backup.
 //!
-//! A copy is a complete directory of management with a snapshot of the state and an empty command
-//! log. It is marked as a copy, so its first start continues with higher ids. Does not own the
-//! format of the files (`skep_format`, `command_log`).
+//! A copy is a complete directory of management with a snapshot of the state and an empty log. It is
+//! marked as a copy, so its first start continues with higher ids and as another member
+//! (`directory`). Does not own the format of the files (`skep_consensus`).
 
-use crate::command_log::{self, CommandLog};
+use crate::directory::{member_settings, read};
+use crate::former_log;
+use crate::machine::Machine;
+use skep_consensus::{Member, StoredState, has_log};
 use skep_format::identity::DirectoryKind;
 use skep_service::directory::{TOKEN_FILE, read_token};
 use skep_service::former_secrets::FORMER_FILE;
 use skep_service::listen::ADDRESS_FILE;
 
 use skep_store::atomic::{replace_secret, sync_directory};
-use skep_store::identity::{IDENTITY_FILE, read_identity};
+use skep_store::identity::{Directory, IDENTITY_FILE, read_identity};
 use skep_store::restored::{self, RESTORED_MARK};
 use skep_types::{ClusterId, Error, ErrorCode, Lsn, Result};
 use std::os::unix::fs::DirBuilderExt;
@@ -22,7 +26,7 @@ use std::path::Path;
 pub struct DirectoryCopy {
     /// The cluster of the directory.
     pub cluster: ClusterId,
-    /// The last command whose effect the copy contains.
+    /// Index of the last entry of the log whose effect the copy contains.
     pub last_command: Lsn,
 }
 
@@ -35,18 +39,26 @@ pub struct DirectoryCopy {
 pub fn copy_directory(from: &Path, to: &Path) -> Result<DirectoryCopy> {
     let wrong = |what: String| Err(Error::new(ErrorCode::Configuration, what));
     let identity = read_identity(from)?;
-    if identity.is_none_or(|identity| identity.kind != DirectoryKind::Management) {
+    let Some(identity) = identity.filter(|it| it.kind == DirectoryKind::Management) else {
         return wrong(format!(
             "cannot copy {}: it is not a directory of management; name the one of the option \
              --directory of `skep management`",
             from.display()
         ));
-    }
+    };
     let token = read_token(&from.join(TOKEN_FILE))?;
-    let (state, last_command) = command_log::read(from, token.cluster)?;
+    let (machine, last_command) = match former_log::exists(from) && !has_log(from) {
+        true => (Machine::new(former_log::read(from, token.cluster)?), Lsn::new(0)),
+        false => {
+            let stored = read_member(from, token.cluster)?;
+            (stored.machine, Lsn::new(stored.last.index))
+        }
+    };
     create_empty(to)?;
     restored::mark(to, RESTORED_MARK)?;
-    CommandLog::create_at(to, &state, last_command)?;
+    // The first start replaces this member by one with a new id.
+    let member = member_settings(to, token.cluster, identity.node);
+    Member::found(&member, token.addresses.clone(), (last_command.raw(), &machine))?;
     // The identity is copied last, so that an interrupted copy is not mistaken for a complete one.
     for name in [TOKEN_FILE, FORMER_FILE, ADDRESS_FILE, IDENTITY_FILE] {
         let source = from.join(name);
@@ -58,6 +70,49 @@ pub fn copy_directory(from: &Path, to: &Path) -> Result<DirectoryCopy> {
     }
     sync_directory(to)?;
     Ok(DirectoryCopy { cluster: token.cluster, last_command })
+}
+
+/// Reads the state of a directory, and refuses one that has no log yet.
+fn read_member(directory: &Path, cluster: ClusterId) -> Result<StoredState<Machine>> {
+    let stored = read(directory, cluster)?;
+    if !stored.voters.is_empty() {
+        return Ok(stored);
+    }
+    let what = format!(
+        "cannot use {}: its management node has not received the log yet; use the directory of \
+         another management node",
+        directory.display()
+    );
+    Err(Error::new(ErrorCode::Configuration, what))
+}
+
+/// What the directory of a member has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Recovery {
+    /// The cluster of the directory.
+    pub cluster: ClusterId,
+    /// Index of the last entry of the log that the directory has.
+    pub last: u64,
+    /// The members that voted, as the directory knows them.
+    pub members: Vec<u64>,
+}
+
+/// Makes the directory of a member that does not run the only member, after the majority of the
+/// members is lost for ever. Its next start continues as after a restoration: the lost members may
+/// have acknowledged changes that this one does not have. Changes nothing unless `is_confirmed`.
+///
+/// # Errors
+/// - `Configuration` if `directory` is not one of management, or if management runs there.
+/// - `Corrupt` with the file if a file is damaged.
+/// - Errors of the file system.
+pub fn recover(directory: &Path, is_confirmed: bool) -> Result<Recovery> {
+    let opened = Directory::open(directory, DirectoryKind::Management, None)?;
+    let cluster = opened.identity().cluster;
+    let stored = read_member(directory, cluster)?;
+    if is_confirmed {
+        restored::mark(directory, RESTORED_MARK)?;
+    }
+    Ok(Recovery { cluster, last: stored.last.index, members: stored.voters })
 }
 
 /// Whether a directory of management may lack a file.

@@ -1,16 +1,35 @@
-//! Management's directory: identity, join token, command log and snapshot.
+//! Management's directory: identity, join token, and the files of its member of the replicated log.
+//!
+//! Owns what happens to a directory before its member is opened: the first member of a new cluster,
+//! a further member, the conversion of a former version's files, and the continuation of a copy.
+//! Does not own the format of the files (`skep_consensus`, `former_log`).
+//!
+//! # A copy continues as another member
+//! The votes of a copy are old, and other members may still run. So the first start of a copy gives
+//! its node a new uuid and id, and makes it the only member of a new log. The other members have
+//! lost their nodes in its state, and their messages for the former id are refused.
 
-use crate::command_log::{CommandLog, LOG_FILE, SNAPSHOT_FILE};
+use crate::former_log;
+use crate::machine::Machine;
 use crate::settings::ManagementSettings;
-use skep_cluster::ClusterState;
+use skep_cluster::{ClusterState, Command};
+use skep_consensus::{Member, MemberSettings, StoredState, has_log, has_snapshot, read_state};
 use skep_format::identity::DirectoryKind;
-use skep_rpc::{JoinToken, Secrets};
-use skep_service::NodeDirectory;
+use skep_rpc::{JoinToken, Management, Secrets};
 use skep_service::advertise::{self, Advertised};
 use skep_service::directory::{TOKEN_FILE, write_token};
 use skep_service::listen::{ADDRESS_FILE, IfTaken, listen};
-use skep_store::identity::IDENTITY_FILE;
-use skep_types::{ClusterId, Result};
+use skep_service::{NodeDirectory, PROGRAM_VERSION};
+use skep_store::identity::{Directory, IDENTITY_FILE};
+use skep_store::restored::{self, RESTORED_MARK};
+use skep_types::registration::ServerRegistration;
+use skep_types::{ClusterId, Error, ErrorCode, MapVersion, NodeId, NodeKind, Result, TargetId};
+use skep_wire::management::RegisterServer;
+use std::path::Path;
+use std::time::Duration;
+
+/// Longest wait for a cluster that a new member joins.
+const JOIN_PATIENCE: Duration = Duration::from_secs(30);
 
 /// Initialises a blank directory for a new cluster. Returns the token that nodes need to join the
 /// cluster, and the choice of the addresses in it.
@@ -30,18 +49,68 @@ pub async fn initialise(
     settings: &ManagementSettings,
     given: Option<JoinToken>,
 ) -> Result<(JoinToken, Advertised)> {
-    let path = &settings.node.directory;
-    let mut token = given.unwrap_or_else(|| JoinToken {
+    let token = given.unwrap_or_else(|| JoinToken {
         cluster: ClusterId::new(skep_env::random_bytes()),
         secrets: Secrets::generate(),
         addresses: vec!["unknown:0".into()],
     });
-    let directory = NodeDirectory::initialise(path, DirectoryKind::Management, token.clone())?;
-    let filled = fill(settings, &mut token).await;
+    fill(settings, token, async |directory, token, own| {
+        let state = ClusterState::new(token.cluster);
+        token.addresses = own.to_vec();
+        write_token(directory.directory.path(), token)?;
+        found(&mut directory.directory, settings, own, state).map(drop)
+    })
+    .await
+}
+
+/// Initialises a blank directory for a further management node of the cluster of a token, and
+/// registers the node. It becomes a member by `skep management add`. Returns the id of the node.
+///
+/// # Errors
+/// The errors of [`initialise`], and the error of management if it refuses the registration or does
+/// not answer.
+pub async fn join(settings: &ManagementSettings, token: JoinToken) -> Result<NodeId> {
+    let path = settings.node.directory.clone();
+    fill(settings, token, async |directory, token, own| {
+        let uuid = directory.directory.identity().node_uuid;
+        let server = registration(settings, (NodeId::default(), uuid), own);
+        let request = RegisterServer { server, capacities: Vec::new() };
+        let management = Management::new(token, NodeKind::Management);
+        let registered = management.call(&request, Some(JOIN_PATIENCE)).await?;
+        let cluster = token.cluster;
+        Member::<Machine>::create(&member_settings(&path, cluster, registered.node))?;
+        let others = std::mem::take(&mut token.addresses);
+        token.addresses = own.iter().cloned().chain(others).collect();
+        write_token(&path, token)?;
+        directory.directory.assign(registered.node, TargetId::default())
+    })
+    .await?;
+    let identity = skep_store::identity::read_identity(&settings.node.directory)?;
+    Ok(identity.map_or(NodeId::default(), |identity| identity.node))
+}
+
+/// Initialises a blank directory, and calls `fill` with the directory, the token and the addresses
+/// of this host. Leaves no file behind if that fails.
+async fn fill(
+    settings: &ManagementSettings,
+    mut token: JoinToken,
+    fill: impl AsyncFnOnce(&mut NodeDirectory, &mut JoinToken, &[String]) -> Result<()>,
+) -> Result<(JoinToken, Advertised)> {
+    let path = &settings.node.directory;
+    let mut directory = NodeDirectory::initialise(path, DirectoryKind::Management, token.clone())?;
+    let filled = async {
+        // Listens briefly to choose the address, which becomes part of the token and must not
+        // change later.
+        let listener = listen(&settings.node.listen, path, IfTaken::Fail).await?;
+        let advertised = advertise::of_management(&listener, &settings.node.advertise, &[])?;
+        fill(&mut directory, &mut token, &advertised.addresses).await?;
+        Ok(advertised)
+    };
+    let filled = filled.await;
     if filled.is_err() {
         // Best effort: the next attempt refuses a half-initialised directory. Its error names a
         // file that could not be removed here.
-        let files = [IDENTITY_FILE, TOKEN_FILE, LOG_FILE, SNAPSHOT_FILE, ADDRESS_FILE];
+        let files = [IDENTITY_FILE, TOKEN_FILE, "raft-log", "raft-snapshot", ADDRESS_FILE];
         for file in files {
             let _ = std::fs::remove_file(path.join(file));
         }
@@ -50,14 +119,135 @@ pub async fn initialise(
     filled.map(|advertised| (token, advertised))
 }
 
-async fn fill(settings: &ManagementSettings, token: &mut JoinToken) -> Result<Advertised> {
-    let path = &settings.node.directory;
-    CommandLog::create(path, &ClusterState::new(token.cluster))?;
-    // Listens briefly to choose the address, which becomes part of the token and must not change
-    // later.
-    let listener = listen(&settings.node.listen, path, IfTaken::Fail).await?;
-    let advertised = advertise::of_management(&listener, &settings.node.advertise, &[])?;
-    token.addresses.clone_from(&advertised.addresses);
-    write_token(path, token)?;
-    Ok(advertised)
+/// Returns the registration of a management node with this id and uuid.
+pub(crate) fn registration(
+    settings: &ManagementSettings,
+    (node, uuid): (NodeId, u128),
+    addresses: &[String],
+) -> ServerRegistration {
+    ServerRegistration {
+        node,
+        uuid,
+        kind: NodeKind::Management,
+        name: settings.node.name.clone(),
+        addresses: addresses.to_vec(),
+        domain: settings.node.domain(),
+        version: PROGRAM_VERSION.into(),
+        targets: Vec::new(),
+    }
+}
+
+/// Returns the identity of the member of the node `node`.
+pub(crate) fn member_settings(path: &Path, cluster: ClusterId, node: NodeId) -> MemberSettings {
+    MemberSettings { directory: path.to_owned(), cluster, id: u64::from(node.raw()) }
+}
+
+/// Creates the files of the only member of a new log, which begins with `state`. Registers the node
+/// of the directory in the state.
+fn found(
+    directory: &mut Directory,
+    settings: &ManagementSettings,
+    addresses: &[String],
+    mut state: ClusterState,
+) -> Result<NodeId> {
+    let identity = *directory.identity();
+    let own = registration(settings, (identity.node, identity.node_uuid), addresses);
+    let node = state.apply(&Command::RegisterServer(own))?.node;
+    let member = member_settings(directory.path(), identity.cluster, node);
+    Member::found(&member, addresses.to_vec(), (0, &Machine::new(state)))?;
+    directory.assign(node, TargetId::default())?;
+    Ok(node)
+}
+
+/// Makes the directory of management ready for its member: converts the files of a former version,
+/// and continues a copy. `addresses` are those of this host. Returns the id of the member.
+///
+/// # Errors
+/// - `Corrupt` with the file if a file is damaged.
+/// - `Configuration` if the directory lacks the files of its member.
+/// - Errors of the file system.
+pub(crate) fn make_ready(
+    directory: &mut Directory,
+    settings: &ManagementSettings,
+    addresses: &[String],
+) -> Result<NodeId> {
+    let path = directory.path().to_owned();
+    let cluster = directory.identity().cluster;
+    if former_log::exists(&path) {
+        if !has_log(&path) {
+            let state = former_log::read(&path, cluster)?;
+            found(directory, settings, addresses, state)?;
+            tracing::info!("{}: converted the command log of a former version", path.display());
+        }
+        former_log::remove(&path)?;
+    }
+    if restored::has(&path, RESTORED_MARK)? {
+        continue_copy(directory, settings, addresses)?;
+        restored::unmark(&path, RESTORED_MARK)?;
+        tracing::warn!(
+            "{} was put back from a copy: new ids and map versions continue above all that were \
+             assigned after the copy was made, and this node is the only management node",
+            path.display()
+        );
+    }
+    let node = directory.identity().node;
+    if !has_log(&path) || node.raw() == 0 {
+        let what = format!(
+            "cannot start management: {} has lost the files of its member; make this directory \
+             empty, remove node {node} with `skep management remove {node}` on another management \
+             node, and initialise this one again with --init --join",
+            path.display()
+        );
+        return Err(Error::new(ErrorCode::Configuration, what));
+    }
+    Ok(node)
+}
+
+/// Makes a copy the only member of a new log, under a new id. After a crash the next start begins
+/// again: the mark of the copy is removed last.
+fn continue_copy(
+    directory: &mut Directory,
+    settings: &ManagementSettings,
+    addresses: &[String],
+) -> Result<()> {
+    let path = directory.path().to_owned();
+    let cluster = directory.identity().cluster;
+    let mut state = read(&path, cluster)?.machine.state;
+    state.apply(&Command::ContinueAbove { version: MapVersion::default() })?;
+    let former = state.map().nodes.iter().filter(|node| node.kind == NodeKind::Management);
+    for node in former.map(|node| node.id).collect::<Vec<_>>() {
+        state.apply(&Command::RemoveServer { node })?;
+    }
+    // The state that the snapshot gets first has everything: the log of a copy is not needed then.
+    let identity = *directory.identity();
+    let own = registration(settings, (NodeId::default(), skep_env::random_u128()), addresses);
+    let uuid = own.uuid;
+    let node = state.apply(&Command::RegisterServer(own))?.node;
+    let member = member_settings(&path, cluster, node);
+    skep_consensus::replace_member(&member, addresses.to_vec(), &Machine::new(state))?;
+    tracing::info!("management node {} continues as node {node}", identity.node);
+    directory.become_node(uuid, node)
+}
+
+/// Returns the addresses under which the node of a directory is registered. `None` if the directory
+/// has no readable state.
+pub(crate) fn registered_addresses(directory: &Directory) -> Option<Vec<String>> {
+    let identity = directory.identity();
+    let state = read(directory.path(), identity.cluster).ok()?.machine.state;
+    state.map().node(identity.node).map(|node| node.addresses.clone())
+}
+
+/// Reads the state in a directory of management. Changes nothing, and management may run meanwhile.
+///
+/// # Errors
+/// - `Corrupt` with the file if a file is damaged.
+/// - `Configuration` if the directory has no state.
+/// - Errors of the file system.
+pub(crate) fn read(path: &Path, cluster: ClusterId) -> Result<StoredState<Machine>> {
+    let empty = Machine::new(ClusterState::new(cluster));
+    if !has_log(path) && !has_snapshot(path) {
+        let what = format!("{} has no state of management", path.display());
+        return Err(Error::new(ErrorCode::Configuration, what));
+    }
+    read_state(path, cluster, empty)
 }

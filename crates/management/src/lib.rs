@@ -1,44 +1,54 @@
 //! Management: the authority over the cluster map. Nodes register here and send heartbeats, and
 //! management pushes each new map to all nodes.
 //!
-//! Owns the order, durability and publication of commands. The pure state machine in `skep-cluster`
-//! decides the effect of a command. Management is never on the I/O path: I/O continues while
-//! management is down.
+//! Owns the publication of maps. The pure state machine in `skep-cluster` decides the effect of a
+//! command, and the replicated log in `skep-consensus` orders the commands and makes them durable,
+//! on one member or on several. Management is never on the I/O path: I/O continues while management
+//! is down.
 //!
-//! One thread runs everything. `docs/format/management.md` describes the files.
+//! One thread runs everything. `docs/format/consensus.md` describes the files.
 
 mod authority;
 mod closed_token;
-mod command_log;
 mod copies;
 mod directory;
+mod follower;
+mod former_log;
 mod handlers;
+mod leadership;
 mod limits;
 mod log_level_changes;
+mod machine;
 pub mod members;
 mod meter;
 mod reported_waits;
 mod settings;
+mod token_file;
 
-pub use copies::{DirectoryCopy, copy_directory};
-pub use directory::initialise;
+pub use copies::{DirectoryCopy, Recovery, copy_directory, recover};
+pub use directory::{initialise, join};
 pub use settings::{DEFAULT_PORT, ManagementSettings};
 
 use authority::Authority;
-use command_log::CommandLog;
+use directory::{make_ready, member_settings, registration};
+use machine::Machine;
+use members::MemberConnections;
 use meter::Meter;
-use skep_cluster::Command;
+use skep_cluster::ClusterState;
+use skep_consensus::Member;
 use skep_env::{TcpListener, TcpStream, UntilSignal};
 use skep_exporter::message;
 use skep_format::identity::DirectoryKind;
 use skep_rpc::server::authenticate;
-use skep_rpc::{Admission, Identity, IncomingStream, RefusalLog, Ticket};
+use skep_rpc::{Admission, Identity, Incoming, IncomingStream, Outbox, Peer, RefusalLog, Ticket};
 use skep_service::listen::{IfTaken, listen};
-use skep_service::{NodeDirectory, PROGRAM_VERSION, advertise, metrics_page, notify, tokens};
-use skep_store::restored::{self, RESTORED_MARK};
-use skep_types::registration::ServerRegistration;
-use skep_types::{Error, ErrorCode, MapVersion, NodeKind, Result, TargetId};
+use skep_service::{NodeDirectory, advertise, metrics_page, notify, tokens};
+use skep_types::{Error, ErrorCode, NodeKind, Result, TargetId};
+use skep_wire::Request;
+use skep_wire::consensus::AskMember;
+use skep_wire::management::Heartbeat;
 use std::rc::Rc;
+use token_file::TokenFile;
 
 /// Serves until `SIGTERM` or `SIGINT` arrives. This function handles the signals of the process:
 /// call it before the process starts other threads.
@@ -55,17 +65,14 @@ pub fn run(settings: &ManagementSettings) -> Result<()> {
         notify::ready();
         let RunningManagement { identity, listens_on, .. } = &running;
         tracing::info!("management serves cluster {} at {listens_on}", identity.cluster);
-        let ended = signals.until_signal(running.authority.failed.wait()).await?;
+        let ended = signals.until_signal(running.authority.member().failure()).await?;
         notify::stopping();
         match ended {
             UntilSignal::Signal(number) => {
                 tracing::info!("management ends (signal {number})");
                 Ok(())
             }
-            UntilSignal::Ready(()) => Err(Error::new(
-                ErrorCode::DeviceFailed,
-                "management ends, since its disk has failed; a new start reads the disk again",
-            )),
+            UntilSignal::Ready(error) => Err(error.within("management ends")),
         }
     })
     .map_err(|error| Error::new(ErrorCode::Io, format!("cannot run the event loop: {error}")))?
@@ -76,67 +83,37 @@ struct RunningManagement {
     identity: Identity,
     listens_on: String,
     authority: Rc<Authority>,
-    _accepting: skep_env::Task<()>,
+    _tasks: Vec<skep_env::Task<()>>,
     _page: Option<skep_env::Task<()>>,
-    _ticking: skep_env::Task<()>,
-    _following: skep_env::Task<()>,
     _directory: NodeDirectory,
 }
 
 impl RunningManagement {
+    /// Starts management. If this is its only member, it serves when this returns.
     async fn start(settings: &ManagementSettings) -> Result<Self> {
         let path = &settings.node.directory;
         skep_env::sleep(skep_service::quarantine::start(path)).await;
         let mut directory = NodeDirectory::open(path, DirectoryKind::Management)?;
         let cluster = directory.token.cluster;
-        let (command_log, state) = CommandLog::open(path, cluster)?;
         let listener = listen(&settings.node.listen, path, IfTaken::Fail).await?;
         let listens_on = listener.local_address()?.to_string();
-        let addresses = addresses(&listener, settings, &directory.token.addresses)?;
-        if directory.token.addresses != addresses {
-            directory.token.addresses.clone_from(&addresses);
-            skep_service::directory::write_token(path, &directory.token)?;
-        }
-        let authority = Authority::start(state, command_log)?;
-        if restored::has(path, RESTORED_MARK)? {
-            authority.propose(&Command::ContinueAbove { version: MapVersion::default() }.into())?;
-            restored::unmark(path, RESTORED_MARK)?;
-            tracing::warn!(
-                "{} was put back from a copy: new ids and map versions continue above all that \
-                 were assigned after the copy was made",
-                path.display()
-            );
-        }
-        let own = *directory.directory.identity();
-        let registration = ServerRegistration {
-            node: own.node,
-            uuid: own.node_uuid,
-            kind: NodeKind::Management,
-            name: settings.node.name.clone(),
-            addresses,
-            domain: settings.node.domain(),
-            version: PROGRAM_VERSION.into(),
-            targets: Vec::new(),
-        };
-        let node = authority.propose(&Command::RegisterServer(registration).into())?.node;
-        directory.directory.assign(node, TargetId::default())?;
-        authority.note_alive(node, &[]);
+        let addresses = addresses(&listener, settings, &directory)?;
+        let node = make_ready(&mut directory.directory, settings, &addresses)?;
         let identity = Identity {
             cluster,
             secrets: directory.token.secrets.clone(),
             node,
             kind: NodeKind::Management,
         };
-        let ticking = {
-            let authority = Rc::clone(&authority);
-            skep_env::spawn(async move {
-                loop {
-                    skep_env::sleep(limits::TICK).await;
-                    authority.note_alive(node, &[]);
-                    authority.tick();
-                }
-            })
-        };
+        let machine = Machine::new(ClusterState::new(cluster));
+        let connections = MemberConnections::new(identity.clone());
+        let member = member_settings(path, cluster, node);
+        let member = Member::open(&member, machine, connections).await?;
+        let authority = Authority::new(Rc::new(member), node);
+        let uuid = directory.directory.identity().node_uuid;
+        let own = registration(settings, (node, uuid), &addresses);
+        let token_file = TokenFile::new(path.clone(), &authority, addresses);
+        token_file.write(&mut directory)?;
         let meter = Meter::new(&settings.node.name);
         let page = metrics_page::start(&settings.node, &listener, &meter.figures).await;
         let service = Rc::new(Service {
@@ -144,56 +121,86 @@ impl RunningManagement {
             authority: Rc::clone(&authority),
             meter,
         });
-        let accepting = skep_env::spawn(accept(listener, service));
-        let following = skep_env::spawn(tokens::follow_directory(
-            path.clone(),
-            cluster,
-            identity.secrets.clone(),
-        ));
-        Ok(Self {
+        let token = directory.token.clone();
+        let tasks = vec![
+            skep_env::spawn(accept(listener, service)),
+            skep_env::spawn(leadership::keep(Rc::clone(&authority), own.clone())),
+            skep_env::spawn(follower::keep(Rc::clone(&authority), token, own)),
+            skep_env::spawn(tick(Rc::clone(&authority))),
+            skep_env::spawn(token_file.follow(Rc::clone(&authority), directory.token.clone())),
+            skep_env::spawn(tokens::follow_directory(
+                path.clone(),
+                cluster,
+                identity.secrets.clone(),
+            )),
+        ];
+        let running = Self {
             identity,
             listens_on,
             authority,
-            _accepting: accepting,
+            _tasks: tasks,
             _page: page,
-            _ticking: ticking,
-            _following: following,
             _directory: directory,
-        })
+        };
+        running.until_served().await?;
+        Ok(running)
+    }
+
+    /// Waits until this member serves, if it is the only one. Several members have started before
+    /// they can elect a leader.
+    async fn until_served(&self) -> Result<()> {
+        let Self { authority, .. } = self;
+        let served = async {
+            while authority.member().is_only_voter() && authority.check_serving().is_err() {
+                let changed = authority.changed.wait();
+                skep_env::timeout(limits::TICK, changed).await;
+            }
+            Ok(())
+        };
+        let failed = async { Err(authority.member().failure().await) };
+        futures_lite::future::or(served, failed).await
     }
 }
 
-/// Returns the addresses of management: `former`, the addresses in the token, unless the settings
-/// or the addresses of this host have changed.
+impl Drop for RunningManagement {
+    fn drop(&mut self) {
+        // The tasks of the log go on without their owner. In tests the event loop does so too.
+        let member = Rc::clone(self.authority.member());
+        skep_env::spawn(async move { member.end().await }).detach();
+    }
+}
+
+/// Updates what depends on time, until the process ends.
+async fn tick(authority: Rc<Authority>) {
+    loop {
+        skep_env::sleep(limits::TICK).await;
+        authority.tick().await;
+    }
+}
+
+/// Returns the addresses of this management node: those in the token, unless the settings or the
+/// addresses of this host have changed. The token may have addresses of other members too.
 fn addresses(
     listener: &TcpListener,
     settings: &ManagementSettings,
-    former: &[String],
+    directory: &NodeDirectory,
 ) -> Result<Vec<String>> {
+    let former = &directory.token.addresses;
     let chosen = advertise::of_management(listener, &settings.node.advertise, former);
-    let addresses = match chosen {
-        Ok(chosen) => chosen.addresses,
+    match chosen {
+        Ok(chosen) => Ok(chosen.addresses),
         // At boot, the network may come up later than management.
         Err(error) if error.code() == ErrorCode::Configuration => {
-            let shown = former.join(", ");
+            let former = directory::registered_addresses(&directory.directory);
+            let former = former.unwrap_or_else(|| directory.token.addresses.clone());
             tracing::warn!(
-                "management continues to use the addresses in its token, {shown}: {error}"
+                "management continues to use its former addresses, {}: {error}",
+                former.join(", ")
             );
-            former.to_owned()
+            Ok(former)
         }
-        Err(error) => return Err(error),
-    };
-    if addresses != former {
-        tracing::warn!(
-            "the addresses of management change from {} to {}: a service or mount that uses the \
-             former ones needs the new token, which `skep cluster token --cluster DIRECTORY` \
-             prints; `skep token install` gives it to a service, which uses the new addresses from \
-             its next start",
-            former.join(", "),
-            addresses.join(", ")
-        );
+        Err(error) => Err(error),
     }
-    Ok(addresses)
 }
 
 /// The state that all connections use.
@@ -250,6 +257,8 @@ async fn serve(accepted: Accepted, incarnation: u64, service: Rc<Service>) {
     meter.connections(1);
     loop {
         match requests.next().await {
+            // The peer connects again when this member has started again.
+            Ok(Some(_)) if authority.member().has_ended() => break,
             Ok(Some(incoming)) if message::is_statistics_request(incoming.header.message) => {
                 message::answer(&meter.figures, &incoming, &outbox);
             }
@@ -258,15 +267,18 @@ async fn serve(accepted: Accepted, incarnation: u64, service: Rc<Service>) {
             {
                 break;
             }
-            Ok(Some(incoming)) => meter.count(incoming, &outbox, |incoming| {
-                match closed_token::check(authority, node, &incoming) {
-                    Ok(()) => handlers::dispatch(authority, incoming, &outbox),
-                    Err(error) => {
-                        refusals.note(&peer, &error);
-                        outbox.refuse(&incoming.header, &error);
+            Ok(Some(incoming)) => {
+                let handled = meter.count(incoming, &outbox, async |incoming| {
+                    if let Err(error) = check(authority, node, &incoming) {
+                        if error.code() == ErrorCode::AuthenticationFailed {
+                            refusals.note(&peer, &error);
+                        }
+                        return outbox.refuse(&incoming.header, &error);
                     }
-                }
-            }),
+                    handle(authority, incoming, &outbox).await;
+                });
+                handled.await;
+            }
             Ok(None) => break,
             Err(error) => {
                 tracing::debug!("management ended the connection from {peer}: {error}");
@@ -276,6 +288,30 @@ async fn serve(accepted: Accepted, incarnation: u64, service: Rc<Service>) {
     }
     meter.connections(-1);
     outbox.close();
+}
+
+/// Checks that this member may execute a request of a node: it leads, or the request is for each
+/// member.
+fn check(authority: &Authority, peer: Peer, incoming: &Incoming) -> Result<()> {
+    match incoming.header.message {
+        AskMember::ID if authority.has_removed(peer.node) => {
+            let what = format!("node {} was removed from management", peer.node);
+            return Err(Error::new(ErrorCode::NotPermitted, what));
+        }
+        message if handlers::is_for_each_member(message) => return Ok(()),
+        Heartbeat::ID => authority.check_leader()?,
+        _ => authority.check_serving()?,
+    }
+    closed_token::check(authority, peer, incoming)
+}
+
+async fn handle(authority: &Rc<Authority>, incoming: Incoming, outbox: &Rc<Outbox>) {
+    match incoming.header.message {
+        AskMember::ID => {
+            members::answer(authority.member(), authority.own(), &incoming, outbox).await;
+        }
+        _ => handlers::dispatch(authority, incoming, outbox).await,
+    }
 }
 
 #[cfg(test)]

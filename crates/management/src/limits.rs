@@ -2,9 +2,6 @@
 
 use std::time::Duration;
 
-/// Number of logged commands at which management replaces the log by a snapshot. Bounds the log
-/// that the next start has to read.
-pub(crate) const COMMANDS_PER_SNAPSHOT: usize = 1024;
 /// Maximum number of waiting `GetMap` requests. If more requests arrive, management replies to them
 /// at once that there is no newer map.
 pub(crate) const MAX_WAITING: usize = 200_000;
@@ -24,6 +21,23 @@ pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(60);
 pub(crate) const PAUSE_PER_WAITING: Duration = Duration::from_micros(20);
 /// Upper bound of that pause. A heartbeat's reply brings the new map after this time anyway.
 pub(crate) const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+/// Interval between the questions of a leader to the majority whether it still leads: that of the
+/// heartbeats between members.
+pub(crate) const CONFIRM_INTERVAL: Duration = Duration::from_millis(150);
+/// Longest wait for the answer. Shorter than [`CONFIRMED_FOR`], so that one lost answer does not
+/// end a lead.
+pub(crate) const CONFIRM_LIMIT: Duration = Duration::from_millis(500);
+/// Time after an answer of the majority during which a leader serves nodes: the longest silence
+/// before an election. Nodes ignore the maps of a leader that serves a moment too long: their
+/// versions are lower than those of its successor.
+pub(crate) const CONFIRMED_FOR: Duration = Duration::from_millis(1_200);
+/// Time that a new leader without a map collects heartbeats, besides one interval: a node that has
+/// missed the former leader sends its next heartbeat after an interval.
+pub(crate) const COLLECT_MARGIN: Duration = Duration::from_millis(500);
+/// Longest wait for a majority to store a command. Two elections take less.
+pub(crate) const COMMAND_LIMIT: Duration = Duration::from_secs(4);
+/// Longest wait for a new member to store the log, if the request has no deadline.
+pub(crate) const ADD_MEMBER_LIMIT: Duration = Duration::from_secs(60);
 /// Silence of another member after which management opens a new connection to it: the longest time
 /// before an election. A shorter one would close connections because of one slow sync.
 pub(crate) const MEMBER_SILENCE: Duration = Duration::from_millis(1_200);

@@ -1,7 +1,7 @@
 //! Counts the requests to management, and shows the figures of its process.
 //!
-//! Management handles each request at once. Only `GetMap` and `SetClientLogLevel` may wait for an
-//! event before their reply; this wait is not counted.
+//! The time of a change includes the wait until it is stored. `GetMap`, `SetClientLogLevel` and
+//! `AddMember` may wait for an event before their reply; this wait is not counted.
 
 use skep_exporter::message::Figures;
 use skep_metrics::{Completed, OperationTable, Origin, Registry, Stage, catalog};
@@ -36,16 +36,16 @@ impl Meter {
     }
 
     /// Counts a request that `handle` handles. The request has failed if `handle` refuses it.
-    pub(crate) fn count(
+    pub(crate) async fn count(
         &self,
         incoming: Incoming,
         outbox: &Rc<Outbox>,
-        handle: impl FnOnce(Incoming),
+        handle: impl AsyncFnOnce(Incoming),
     ) {
         let (message, arrived_at) = (incoming.header.message, incoming.arrived_at);
         let refusals = outbox.refusals();
         let begun = skep_env::now();
-        handle(incoming);
+        handle(incoming).await;
         let ended = skep_env::now();
         let completed = Completed {
             operation: u32::from(message),

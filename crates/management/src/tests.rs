@@ -1,16 +1,20 @@
 //! Tests of management over real sockets, with members like real services and clients.
 
+mod commands;
+mod conversion;
 mod copies;
+mod nodes;
 mod requests;
 
 use super::*;
-use skep_cluster::ClusterState;
+use skep_cluster::Command;
 use skep_rpc::{
     Change, ClientEvents, ClientMembership, JoinLimits, JoinToken, Management, Membership, Secrets,
 };
 use skep_types::map::{Capacity, Policy, Reachability};
+use skep_types::registration::ServerRegistration;
 use skep_types::registration::TargetClaim;
-use skep_types::{ClusterId, Epoch, MapVersion, NodeId, TargetKind};
+use skep_types::{Epoch, MapVersion, NodeId, TargetKind};
 use skep_wire::management::{CreateGroup, Evict, SetClientLogLevel};
 use skep_wire::management::{Format, GetMap, RegisterClient, RegisterServer, SetPolicy};
 use skep_wire::node::LogLevel;
@@ -171,29 +175,6 @@ impl Drop for InThread {
 
 fn block_on(test: impl Future<Output = ()> + 'static) {
     skep_env::block_on(test).unwrap();
-}
-
-#[test]
-fn capacity_is_published_with_the_first_target() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().to_owned();
-    block_on(async move {
-        let cluster = ClusterId::new([7; 16]);
-        CommandLog::create(&path, &ClusterState::new(cluster)).unwrap();
-        let (command_log, state) = CommandLog::open(&path, cluster).unwrap();
-        let authority = Authority::start(state, command_log).unwrap();
-        authority.tick();
-        assert_eq!(authority.total_capacity(), Some(Capacity::default()));
-        let RegisterServer { server, capacities } = server(NodeKind::Storage, 10);
-        let outcome = authority.propose(&Command::RegisterServer(server).into()).unwrap();
-        assert_eq!(
-            authority.total_capacity(),
-            None,
-            "the target has not reported its capacity yet"
-        );
-        authority.note_alive(outcome.node, &[(outcome.targets[0], capacities[0])]);
-        assert_eq!(authority.total_capacity(), Some(capacities[0]));
-    });
 }
 
 #[test]

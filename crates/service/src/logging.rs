@@ -13,6 +13,10 @@ use tracing_subscriber::EnvFilter;
 /// Controls the log of this process. There is one log per process.
 static CONTROL: OnceLock<Control> = OnceLock::new();
 
+/// Part of each filter: the Raft library logs each step of an election, and names its own types.
+/// Management logs who leads.
+const QUIET: &str = "openraft=error";
+
 type Apply = Box<dyn Fn(EnvFilter) -> std::result::Result<(), String> + Send + Sync>;
 
 struct Control {
@@ -113,7 +117,7 @@ fn text(done: std::result::Result<(), impl std::fmt::Display>) -> std::result::R
 }
 
 fn parse(filter: &str) -> Result<EnvFilter> {
-    EnvFilter::try_new(filter)
+    EnvFilter::try_new(format!("{QUIET},{filter}"))
         .map_err(|error| Error::new(ErrorCode::Configuration, format!("log filter: {error}")))
 }
 

@@ -149,6 +149,18 @@ impl Directory {
         }
         Ok(())
     }
+
+    /// Persists another uuid and id: the directory was put back from a copy, and its node continues
+    /// as a new one.
+    ///
+    /// # Errors
+    /// Errors of the file system.
+    pub fn become_node(&mut self, uuid: u128, node: NodeId) -> Result<()> {
+        let new = Identity { node_uuid: uuid, node, ..self.identity };
+        replace_atomically(&self.path.join(IDENTITY_FILE), &new.to_file())?;
+        self.identity = new;
+        Ok(())
+    }
 }
 
 /// Creates a directory that only its owner can enter. A directory that exists already keeps its
@@ -170,7 +182,8 @@ fn missing(path: &Path, kind: DirectoryKind) -> String {
         DirectoryKind::Management => format!(
             "it has no management. If this cluster exists already, do not use --init, which makes \
              a new cluster: mount the disk of the directory, or put a copy back with `skep cluster \
-             restore --directory {} COPY`. For a new cluster, run with --init",
+             restore --directory {} COPY`. For a new cluster, run with --init; for a \
+             further management node, with --init --join",
             path.display()
         ),
         kind => format!(

@@ -187,6 +187,10 @@ catalog! {
     116 "management" reads cs::AskMember => cs::MemberReply;
     // Management: requests that wait.
     119 "management" reads mg::ListRequestWaits => mg::RequestWaitList;
+    // Management: its members. For administrators, and repeatable.
+    124 "management" reads cs::AddMember => mg::EmptyReply;
+    125 "management" reads cs::RemoveMember => mg::EmptyReply;
+    126 "management" reads cs::ListMembers => cs::MemberList;
 }
 
 /// Returns the message with the number `id`.

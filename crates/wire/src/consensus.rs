@@ -1,5 +1,6 @@
-//! Messages between the members of management, which keep one replicated log of commands.
-//! `docs/design/0018-replicated-management.md` specifies the protocol.
+//! Messages between the members of management, which keep one replicated log of commands, and
+//! requests of administrators about these members. `docs/design/0018-replicated-management.md`
+//! specifies the protocol.
 //!
 //! Owns the envelope only: `skep-consensus` owns the bytes in it. Also owns the text of the error
 //! `NotLeader`. This text has the leader's addresses.
@@ -26,6 +27,62 @@ record! {
     pub struct MemberReply {
         /// The reply, encoded by the replicated log.
         pub message: Bytes,
+    }
+}
+
+record! {
+    /// Makes a management node a member: copies the log to it, and then makes it vote. Repeatable.
+    #[derive(Copy)]
+    pub struct AddMember {
+        /// The node. It has registered, and runs.
+        pub node: NodeId,
+    }
+}
+
+record! {
+    /// Removes a member of management, which need not run, and its node. The leader refuses to
+    /// remove itself. Repeatable.
+    #[derive(Copy)]
+    pub struct RemoveMember {
+        /// The node.
+        pub node: NodeId,
+    }
+}
+
+record! {
+    /// Asks for the members of management.
+    #[derive(Copy)]
+    pub struct ListMembers {}
+}
+
+record! {
+    /// A member of management, as the leader knows it.
+    pub struct MemberEntry {
+        /// The node of the member.
+        pub node: NodeId,
+        /// The addresses at which the other members reach it.
+        pub addresses: Vec<String>,
+        /// Whether the member votes. Otherwise it only receives the log.
+        pub is_voter: bool,
+        /// Index of the last entry of the log that the member has stored. `None` means that it has
+        /// not answered since this leader was elected.
+        pub stored: Option<u64>,
+    }
+}
+
+record! {
+    /// Reply to [`ListMembers`].
+    pub struct MemberList {
+        /// The leader.
+        pub leader: NodeId,
+        /// The leader's term.
+        pub term: u64,
+        /// Index of the last entry of the log.
+        pub last: u64,
+        /// Index of the last entry that the leader has applied.
+        pub applied: u64,
+        /// All members, in ascending order of their ids.
+        pub members: Vec<MemberEntry>,
     }
 }
 

@@ -20,8 +20,8 @@ use skep_types::{
 use skep_types::{FileKind, GroupId};
 use skep_types::{SessionId, ShardId, StripePattern, TargetId, TargetKind, Timestamp};
 use skep_wire::{
-    file_locks as fl, inline as il, log_shipping as ls, management as mg, metadata as md, node,
-    sharing as sh, storage as st,
+    consensus as cs, file_locks as fl, inline as il, log_shipping as ls, management as mg,
+    metadata as md, node, sharing as sh, storage as st,
 };
 
 /// A type with a name.
@@ -89,6 +89,7 @@ pub(crate) const KINDS: &[Kind] = &[
     record::<mg::TargetReport>(),
     record::<mg::RequestWait>(),
     record::<mg::NodeWait>(),
+    record::<cs::MemberEntry>(),
     record::<Group>(),
     record::<GroupMember>(),
     record::<ShardRange>(),

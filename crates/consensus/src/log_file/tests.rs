@@ -2,6 +2,7 @@
 
 use super::*;
 use skep_format::consensus::EntryContent;
+use skep_testkit::thin::ThinDisk;
 use skep_types::codec::Bytes;
 
 const CLUSTER: ClusterId = ClusterId::new([9; 16]);
@@ -163,4 +164,97 @@ fn log_and_snapshot_that_do_not_join_are_refused() {
     let next = LogPosition { term: 3, ..position(21) };
     let entry = LogEntry { position: next, content: EntryContent::Blank };
     log.write(vec![LogRecord::Append { entry }]).unwrap();
+}
+
+/// Mounts a small file system at `path`. `None` means that the test does not run as root.
+fn small_disk(path: &Path) -> Option<Unmount> {
+    let mut mount = std::process::Command::new("mount");
+    mount.args(["-t", "tmpfs", "-o", "size=24m", "log"]).arg(path);
+    let is_mounted = mount.status().is_ok_and(|status| status.success());
+    is_mounted.then(|| Unmount(path.to_owned()))
+}
+
+/// Unmounts the file system, even if the test fails.
+struct Unmount(PathBuf);
+
+impl Drop for Unmount {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("umount").arg("--lazy").arg(&self.0).status();
+    }
+}
+
+/// Before the fix of the former command log, management accepted no change until it was restarted.
+#[test]
+fn full_disk_refuses_commands_and_not_what_is_reserved() {
+    let parent = tempfile::tempdir().unwrap();
+    let Some(_unmount) = small_disk(parent.path()) else {
+        eprintln!("skipped: mounting a file system needs root");
+        return;
+    };
+    LogFile::create(parent.path(), CLUSTER, 2).unwrap();
+    let mut log = open(parent.path());
+    let filler = parent.path().join("filler");
+    let fill = |mut file: &File| while std::io::Write::write(&mut file, &[1; 1 << 16]).is_ok() {};
+    fill(&File::create(&filler).unwrap());
+    let long = |index| {
+        let content = EntryContent::Command { command: Bytes(vec![7; 1 << 20]) };
+        LogRecord::Append { entry: LogEntry { position: position(index), content } }
+    };
+    let mut index = 0;
+    let error = loop {
+        assert!(index < 100, "the disk is small");
+        if let Err(error) = log.reserve() {
+            break error;
+        }
+        log.write(vec![long(index)]).unwrap();
+        index += 1;
+    };
+    assert_eq!(error.code(), ErrorCode::NoSpace, "{error}");
+    assert!(index > 0, "a start reserves space");
+    // An election still finds space, and so does a replacement of the file, by a smaller one.
+    let vote = VoteRecord { term: 3, candidate: 1, is_elected: true };
+    log.write(vec![LogRecord::Vote { vote }]).unwrap();
+    log.remove_up_to(position(0)).unwrap();
+    log.write(vec![append(index)]).unwrap();
+    std::fs::remove_file(&filler).unwrap();
+    log.reserve().unwrap();
+    log.write(vec![append(index + 1)]).unwrap();
+    assert_eq!(open(parent.path()).last(), Some(position(index + 1)));
+}
+
+/// Semantics 3.1.
+#[test]
+fn entry_of_a_failed_sync_is_on_the_device_after_restart() {
+    let scratch = tempfile::tempdir().unwrap();
+    let Some(thin) = ThinDisk::new(scratch.path(), 24) else { return };
+    LogFile::create(&thin.path(), CLUSTER, 2).unwrap();
+    let mut log = open(&thin.path());
+    let near_end_of_block = 4096 - 250;
+    for index in 0.. {
+        if log.end > near_end_of_block {
+            break;
+        }
+        log.write(vec![append(index)]).unwrap();
+    }
+    assert!(log.end < 4096);
+    // Without the reserved space, the next block of the file is new.
+    log.file.set_len(log.end).unwrap();
+    log.file.sync_all().unwrap();
+    thin.trim();
+    let stranger = File::create(thin.path().join("stranger")).unwrap();
+    let fill = |number: u64| {
+        stranger.write_all_at(&[7; 4096], number << 12)?;
+        stranger.sync_all()
+    };
+    assert!((0..10_000).any(|number| fill(number).is_err()), "the device is full");
+    let last = log.last().unwrap().index + 1;
+    let content = EntryContent::Command { command: Bytes(vec![7; 900]) };
+    let long = LogRecord::Append { entry: LogEntry { position: position(last), content } };
+    // The process ends between the failed sync and its next step.
+    log.write(vec![long]).unwrap_err();
+    drop(log);
+    thin.resize(200);
+    assert_eq!(open(&thin.path()).last(), Some(position(last)));
+    ThinDisk::drop_page_cache();
+    assert_eq!(open(&thin.path()).last(), Some(position(last)));
 }

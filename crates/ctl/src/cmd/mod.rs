@@ -107,7 +107,7 @@ impl Verb {
     /// Returns the name that `ps` shows for a process that runs this command.
     pub(crate) fn process_name(&self) -> &'static str {
         match self {
-            Self::Management(_) => "skep-management",
+            Self::Management(args) if args.is_service() => "skep-management",
             Self::Metadata(_) => "skep-metadata",
             Self::Storage(_) => "skep-storage",
             Self::Monitor(_) => "skep-monitor",
@@ -150,7 +150,7 @@ impl Verb {
             Self::Tune(verb) => verb.run(),
             Self::Deploy(verb) => verb.run(),
             Self::Ondemand(verb) => verb.run(),
-            Self::Management(args) => done(management::run(&args)),
+            Self::Management(args) => done(management::run(args)),
             Self::Metadata(args) => done(metadata::run(&args)),
             Self::Storage(args) => done(storage::run(&args)),
             Self::Monitor(args) => done(monitor::run(&args)),

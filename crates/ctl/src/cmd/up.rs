@@ -38,6 +38,9 @@ pub(crate) struct UpArgs {
     /// Directory to mount the cluster on; created if missing
     #[arg(long, default_value = "./skep-mnt")]
     mount_point: PathBuf,
+    /// Number of management nodes: 1, 3 or 5 [default: 1, or as the cluster was created]
+    #[arg(long)]
+    management_nodes: Option<u16>,
     /// Number of metadata services, with one target each [default: 2, or as the cluster was
     /// created]
     #[arg(long)]
@@ -101,6 +104,7 @@ pub(super) fn run(args: UpArgs) -> Result<()> {
         // Only a process that holds the supervisor's lock may decide on the shape.
         let _lock = layout.lock()?;
         layout.shape(WantedShape {
+            management_nodes: args.management_nodes,
             metadata_targets: args.metadata_targets,
             storage_services: args.storage_services,
             targets_per_service: args.targets_per_service,
@@ -136,6 +140,7 @@ fn parse_settings(texts: &[String], shape: &Shape) -> Result<Vec<(String, String
     let is_known = |of: &str| {
         ["management", "metadata", "storage", "monitor", "all"].contains(&of)
             || shape.services().any(|(_, name)| name == of)
+            || shape.management().any(|name| name == of)
     };
     let parse = |text: &String| match text.split_once(':') {
         Some((of, setting)) if is_known(of) => Ok((of.to_owned(), setting.to_owned())),
@@ -166,6 +171,7 @@ fn detach(args: &UpArgs, layout: &Layout, mount_point: Option<&Path>) -> Result<
         command.arg("--no-monitor");
     }
     let numbers = [
+        ("--management-nodes", args.management_nodes),
         ("--metadata-targets", args.metadata_targets),
         ("--storage-services", args.storage_services),
         ("--targets-per-service", args.targets_per_service),

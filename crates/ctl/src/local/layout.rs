@@ -169,7 +169,7 @@ impl Layout {
     }
 
     /// Returns the shape to start. An existing cluster keeps its shape, except that storage
-    /// services can be added. A new cluster gets the shape `wanted`. Stores the shape.
+    /// services and management nodes can be added. A new cluster gets the shape `wanted`. Stores the shape.
     pub(crate) fn shape(&self, wanted: WantedShape) -> Result<Shape> {
         let path = self.data.join(SHAPE_FILE);
         let known = match std::fs::read_to_string(&path) {
@@ -185,26 +185,37 @@ impl Layout {
         };
         let before = known.unwrap_or_default();
         let shape = Shape {
+            management_nodes: wanted.management_nodes.unwrap_or(before.management_nodes),
             metadata_targets: wanted.metadata_targets.unwrap_or(before.metadata_targets),
             storage_services: wanted.storage_services.unwrap_or(before.storage_services),
             targets_per_service: wanted.targets_per_service.unwrap_or(before.targets_per_service),
         };
-        let Shape { metadata_targets, storage_services, targets_per_service } = shape;
+        let Shape { management_nodes, metadata_targets, storage_services, targets_per_service } =
+            shape;
+        if ![1, 3, 5].contains(&management_nodes) {
+            return Err(refused(format!(
+                "cannot start the cluster with {management_nodes} management nodes: use 1, 3 or 5 \
+                 for --management-nodes"
+            )));
+        }
         if metadata_targets == 0 || storage_services == 0 || targets_per_service == 0 {
             return Err(refused(
                 "cannot start the cluster: it needs at least one target of each kind; use at least \
                  1 for --metadata-targets, --storage-services and --targets-per-service",
             ));
         }
-        let may_become = Shape { storage_services, ..before };
-        let is_possible = shape == may_become && storage_services >= before.storage_services;
+        let may_become = Shape { management_nodes, storage_services, ..before };
+        let is_possible = shape == may_become
+            && storage_services >= before.storage_services
+            && management_nodes >= before.management_nodes;
         if known.is_some() && !is_possible {
             return Err(refused(format!(
                 "cannot change the shape of the cluster in {}: it was created with {} metadata \
-                 targets and {} storage services of {} targets; only more --storage-services can \
-                 be added",
+                 targets, {} management nodes and {} storage services of {} targets; only more \
+                 --storage-services and --management-nodes can be added",
                 self.data.display(),
                 before.metadata_targets,
+                before.management_nodes,
                 before.storage_services,
                 before.targets_per_service
             )));
@@ -260,16 +271,29 @@ mod tests {
         let parent = tempfile::tempdir().unwrap();
         let layout = Layout::make(&parent.path().join("data")).unwrap();
         let wanted = |metadata, services, targets| WantedShape {
+            management_nodes: None,
             metadata_targets: metadata,
             storage_services: services,
             targets_per_service: targets,
         };
         let first = layout.shape(wanted(Some(1), None, Some(2))).unwrap();
-        let expected = Shape { metadata_targets: 1, storage_services: 2, targets_per_service: 2 };
+        let expected = Shape {
+            management_nodes: 1,
+            metadata_targets: 1,
+            storage_services: 2,
+            targets_per_service: 2,
+        };
         assert_eq!(first, expected);
         assert_eq!(layout.shape(WantedShape::default()).unwrap(), expected);
         let grown = layout.shape(wanted(None, Some(3), None)).unwrap();
         assert_eq!(grown, Shape { storage_services: 3, ..expected });
+        let management =
+            |nodes| WantedShape { management_nodes: Some(nodes), ..wanted(None, None, None) };
+        assert_eq!(layout.shape(management(3)).unwrap().management_nodes, 3);
+        for (nodes, problem) in [(2, "1, 3 or 5"), (1, "3 management nodes")] {
+            let error = layout.shape(management(nodes)).unwrap_err();
+            assert!(error.context().contains(problem), "{error}");
+        }
         for refused in [wanted(Some(2), None, None), wanted(None, Some(2), None)] {
             let error = layout.shape(refused).unwrap_err();
             assert!(error.context().contains("was created with 1 metadata"), "{error}");

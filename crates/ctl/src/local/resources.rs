@@ -25,10 +25,11 @@ struct Needs {
 
 impl Needs {
     fn of(shape: &Shape) -> Self {
-        let Shape { metadata_targets, storage_services, targets_per_service } = *shape;
+        let Shape { management_nodes, metadata_targets, storage_services, targets_per_service } =
+            *shape;
         let (metadata, storage) = (u64::from(metadata_targets), u64::from(storage_services));
         let storage_targets = storage * u64::from(targets_per_service);
-        let services = 1 + metadata + storage;
+        let services = u64::from(management_nodes) + metadata + storage;
         Self {
             services,
             disk: metadata * DISK_OF_METADATA_TARGET + storage_targets * DISK_OF_STORAGE_TARGET,
@@ -97,9 +98,7 @@ mod tests {
 
     #[test]
     fn clusters_that_do_not_fit_are_refused_before_they_start() {
-        let shape = |metadata_targets| {
-            Needs::of(&Shape { metadata_targets, storage_services: 2, targets_per_service: 4 })
-        };
+        let shape = |metadata_targets| Needs::of(&Shape { metadata_targets, ..Shape::default() });
         let data = Path::new("/data");
         let check = |metadata, free: u64, memory: u64| {
             check_against(shape(metadata), Some(free), Some(memory), data)

@@ -8,6 +8,9 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Shape {
+    /// Number of management nodes. Clusters of former versions have one.
+    #[serde(default = "one")]
+    pub(crate) management_nodes: u16,
     /// Number of metadata services. Each has one target.
     pub(crate) metadata_targets: u16,
     /// Number of storage services.
@@ -16,13 +19,28 @@ pub(crate) struct Shape {
     pub(crate) targets_per_service: u16,
 }
 
+fn one() -> u16 {
+    1
+}
+
 impl Default for Shape {
     fn default() -> Self {
-        Self { metadata_targets: 2, storage_services: 2, targets_per_service: 4 }
+        Self {
+            management_nodes: 1,
+            metadata_targets: 2,
+            storage_services: 2,
+            targets_per_service: 4,
+        }
     }
 }
 
 impl Shape {
+    /// Returns the names of the management nodes. The first one creates the cluster.
+    pub(crate) fn management(&self) -> impl Iterator<Item = String> + use<> {
+        let further = (2..=self.management_nodes).map(|number| format!("management-{number}"));
+        std::iter::once("management".to_owned()).chain(further)
+    }
+
     /// Returns the kind and name of each metadata and storage service, in the order in which they
     /// start.
     pub(crate) fn services(&self) -> impl Iterator<Item = (&'static str, String)> + use<> {
@@ -37,6 +55,7 @@ impl Shape {
 /// default for a new cluster.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct WantedShape {
+    pub(crate) management_nodes: Option<u16>,
     pub(crate) metadata_targets: Option<u16>,
     pub(crate) storage_services: Option<u16>,
     pub(crate) targets_per_service: Option<u16>,

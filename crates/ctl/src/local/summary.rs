@@ -94,8 +94,10 @@ fn as_text(summary: &Summary, map: &ClusterMap) -> String {
 fn services(map: &ClusterMap, processes: &BTreeMap<String, u32>) -> Vec<Service> {
     let servers = map.nodes.iter().filter(|node| node.kind != NodeKind::Client);
     let service = |node: &Node| {
-        // The name of management's node is management-1; the name of its directory is management.
-        let local = if node.kind == NodeKind::Management { "management" } else { &node.name };
+        // The directory of the first management node is called management.
+        let is_listed = processes.contains_key(&node.name);
+        let is_first = node.kind == NodeKind::Management && !is_listed;
+        let local = if is_first { "management" } else { &node.name };
         let targets = map.targets.iter().filter(|target| target.node == node.id);
         Service {
             name: node.name.clone(),

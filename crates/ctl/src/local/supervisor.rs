@@ -12,9 +12,10 @@ use crate::mounts::{is_mount_point, unmount};
 use crate::output::{is_for_people, say};
 use crate::program::program;
 use skep_service::listen::ADDRESS_FILE;
-use skep_store::identity::is_initialised;
+use skep_store::identity::{is_initialised, read_identity};
 use skep_types::map::Reachability;
 use skep_types::{Error, ErrorCode, NodeKind, Result};
+use skep_wire::consensus::AddMember;
 use skep_wire::management::Format;
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
@@ -89,9 +90,7 @@ impl Supervisor {
     async fn start(&mut self) -> Result<()> {
         let started = skep_env::now();
         self.await_former().await;
-        self.initialise("management", Vec::new())?;
-        self.add(Role::Management, "management", self.arguments("management", "management"));
-        self.await_ready(1).await?;
+        self.start_management().await?;
         let services: Vec<_> = self.plan.shape.services().collect();
         for (kind, name) in &services {
             self.initialise(
@@ -129,6 +128,34 @@ impl Supervisor {
             summary::print(layout, mount_point.as_deref(), *has_monitor, true).await?;
         }
         print_line(&format!("Up after {seconds:.1} s."));
+        Ok(())
+    }
+
+    /// Starts the management nodes: first those that exist, since a majority of them must run, and
+    /// then those that the cluster does not have yet.
+    async fn start_management(&mut self) -> Result<()> {
+        self.initialise("management", Vec::new())?;
+        let names: Vec<_> = self.plan.shape.management().collect();
+        let exists = |name: &String| is_initialised(&self.plan.layout.service(name));
+        let (existing, new): (Vec<_>, Vec<_>) = names.iter().partition(|name| exists(name));
+        for name in &existing {
+            self.add(Role::Management, name, self.arguments("management", name));
+        }
+        self.await_ready(existing.len()).await?;
+        for name in new {
+            let token = self.plan.layout.token().display().to_string();
+            self.initialise(name, vec!["--join".into(), "--token-file".into(), token])?;
+            self.add(Role::Management, name, self.arguments("management", name));
+            self.await_ready(1).await?;
+        }
+        // An earlier start may have ended before a node became a member.
+        let access = self.access()?;
+        for name in names.iter().skip(1) {
+            let node = read_identity(&self.plan.layout.service(name))?.map(|it| it.node);
+            let request = AddMember { node: node.unwrap_or_default() };
+            let added = access.ask_once(&request, START_PATIENCE).await;
+            added.map_err(|error| error.within(format_args!("cannot add {name}")))?;
+        }
         Ok(())
     }
 
@@ -205,7 +232,7 @@ impl Supervisor {
             "--set".into(),
             format!("node.log_limit={LOG_LIMIT}"),
         ];
-        if kind != "management" {
+        if name != "management" {
             // The name of the directory, which does not depend on the order of registration.
             arguments.extend(["--set".into(), format!("node.name={name}")]);
         }
@@ -336,7 +363,7 @@ impl Supervisor {
 
     /// Waits until all services and targets have registered. Formats the cluster if it is new.
     async fn await_registered(&self, access: &Access) -> Result<()> {
-        let Shape { metadata_targets, storage_services, targets_per_service } = self.plan.shape;
+        let Shape { metadata_targets, storage_services, targets_per_service, .. } = self.plan.shape;
         let wanted = [
             (NodeKind::Metadata, metadata_targets, metadata_targets),
             (NodeKind::Storage, storage_services, storage_services * targets_per_service),

@@ -6,7 +6,7 @@ use skep_cluster::settings::Setting;
 use skep_types::Result;
 use skep_wire::management::{ChangeSetting, ChangeSettingReply};
 
-pub(super) fn handle(
+pub(super) async fn handle(
     authority: &Authority,
     id: RequestId,
     request: ChangeSetting,
@@ -16,7 +16,7 @@ pub(super) fn handle(
     let command = setting.change(value)?;
     let outcome = match is_dry_run {
         true => authority.check(&command)?,
-        false => authority.command(id, command)?,
+        false => authority.command(id, command).await?,
     };
     let before = outcome.before;
     if outcome.changed && !is_dry_run {

@@ -5,7 +5,7 @@ use skep_cluster::{Command, RequestId};
 use skep_types::{Error, ErrorCode, Result};
 use skep_wire::management::{CreateGroup, CreateGroupReply};
 
-pub(super) fn handle(
+pub(super) async fn handle(
     authority: &Authority,
     id: RequestId,
     request: CreateGroup,
@@ -19,7 +19,7 @@ pub(super) fn handle(
         );
         return Err(Error::new(ErrorCode::Unsupported, context));
     }
-    let outcome = authority.command(id, Command::CreateGroup { targets })?;
+    let outcome = authority.command(id, Command::CreateGroup { targets }).await?;
     let map = authority.map();
     if outcome.changed
         && let Some(target) = map.primary(outcome.group)

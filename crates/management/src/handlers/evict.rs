@@ -10,7 +10,7 @@ use skep_wire::management::{EmptyReply, Evict};
 use std::time::Duration;
 
 /// `by` is the group of the metadata target that sends the request, zero for an administrator.
-pub(super) fn handle(
+pub(super) async fn handle(
     authority: &Authority,
     id: RequestId,
     request: Evict,
@@ -32,7 +32,7 @@ pub(super) fn handle(
         return Ok(EmptyReply {});
     }
     let silence = authority.silence(node.id);
-    authority.remove_client(id, node.id)?;
+    authority.remove_client(id, node.id).await?;
     tracing::warn!("removed client {} ({}): {}", node.id, node.name, reason(by, silence));
     Ok(EmptyReply {})
 }

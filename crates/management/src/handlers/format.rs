@@ -5,8 +5,12 @@ use skep_cluster::{Command, RequestId};
 use skep_types::Result;
 use skep_wire::management::{Format, MapUpdate};
 
-pub(super) fn handle(authority: &Authority, id: RequestId, _request: Format) -> Result<MapUpdate> {
-    authority.command(id, Command::Format)?;
+pub(super) async fn handle(
+    authority: &Authority,
+    id: RequestId,
+    _request: Format,
+) -> Result<MapUpdate> {
+    authority.command(id, Command::Format).await?;
     let map = authority.map();
     tracing::info!("formatted over {} metadata groups", map.shards.len());
     Ok(MapUpdate { map: Some((*map).clone()) })

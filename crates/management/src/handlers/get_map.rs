@@ -1,5 +1,5 @@
-//! `GetMap`: replies when there is a map newer than the sender's, or shortly before the request's
-//! deadline.
+//! `GetMap`: replies when there is a map newer than the sender's, when another member of management
+//! leads, or shortly before the request's deadline.
 //!
 //! Many nodes wait at the same time, and each gets the whole map. So management sends several
 //! changes in quick succession as one map, after a pause that grows with the number of waiting
@@ -37,7 +37,7 @@ pub(super) fn handle(authority: &Rc<Authority>, incoming: Incoming, outbox: &Rc<
         let newer = async {
             loop {
                 let changed = authority.changed.wait();
-                if authority.map().version > request.known {
+                if authority.map().version > request.known || authority.check_serving().is_err() {
                     break;
                 }
                 changed.await;
@@ -47,6 +47,10 @@ pub(super) fn handle(authority: &Rc<Authority>, incoming: Incoming, outbox: &Rc<
         };
         skep_env::timeout(wait, newer).await;
         WAITING.set(WAITING.get() - 1);
+        // The sender asks the new leader at once.
+        if let Err(error) = authority.check_serving() {
+            return outbox.refuse(&incoming.header, &error);
+        }
         answer_map(&outbox, &incoming.header, authority.newer(request.known));
     })
     .detach();

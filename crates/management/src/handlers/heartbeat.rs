@@ -8,8 +8,8 @@ use skep_types::{Error, ErrorCode, MapVersion, NodeId, Result};
 use skep_wire::management::{Heartbeat, MapUpdate};
 use std::rc::Rc;
 
-pub(super) fn handle(authority: &Authority, incoming: &Incoming, outbox: &Rc<Outbox>) {
-    match note(authority, &incoming.body) {
+pub(super) async fn handle(authority: &Authority, incoming: &Incoming, outbox: &Rc<Outbox>) {
+    match note(authority, &incoming.body).await {
         Ok((node, known)) => {
             // A `HeartbeatReply` ends with the fields of a `MapUpdate`, which may be encoded
             // already.
@@ -26,11 +26,11 @@ pub(super) fn handle(authority: &Authority, incoming: &Incoming, outbox: &Rc<Out
 }
 
 /// Records that the sender is alive; returns its node id and the version of its map.
-fn note(authority: &Authority, body: &[u8]) -> Result<(NodeId, MapVersion)> {
+async fn note(authority: &Authority, body: &[u8]) -> Result<(NodeId, MapVersion)> {
     let heartbeat = Heartbeat::from_bytes(body)?;
-    authority.continue_above(&heartbeat)?;
+    authority.continue_above(&heartbeat).await?;
     let Heartbeat { node, known, targets, waits, .. } = heartbeat;
-    if authority.map().node(node).is_none() {
+    if !authority.has_node(node) {
         return Err(Error::new(
             ErrorCode::Stale,
             format!("node {node} is not registered or was removed; it must register again"),

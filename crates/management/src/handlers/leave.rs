@@ -5,11 +5,15 @@ use skep_cluster::RequestId;
 use skep_types::{NodeKind, Result};
 use skep_wire::management::{EmptyReply, Leave};
 
-pub(super) fn handle(authority: &Authority, id: RequestId, request: Leave) -> Result<EmptyReply> {
+pub(super) async fn handle(
+    authority: &Authority,
+    id: RequestId,
+    request: Leave,
+) -> Result<EmptyReply> {
     let map = authority.map();
     let Some(node) = map.node(request.node) else { return Ok(EmptyReply {}) };
     match node.kind {
-        NodeKind::Client => authority.remove_client(id, node.id)?,
+        NodeKind::Client => authority.remove_client(id, node.id).await?,
         _ => authority.left(node.id),
     }
     tracing::info!("{} ({}) left", node.id, node.name);

@@ -4,6 +4,9 @@ use crate::authority::Authority;
 use skep_types::Result;
 use skep_wire::management::{ListRequestWaits, RequestWaitList};
 
-pub(super) fn handle(authority: &Authority, _request: ListRequestWaits) -> Result<RequestWaitList> {
+pub(super) async fn handle(
+    authority: &Authority,
+    _request: ListRequestWaits,
+) -> Result<RequestWaitList> {
     Ok(authority.waits.list(|node| authority.has_contact(node)))
 }

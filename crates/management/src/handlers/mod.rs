@@ -1,6 +1,7 @@
 //! The request handlers of management, one per file, and the table that dispatches requests to
 //! them.
 
+mod add_member;
 mod change_setting;
 mod confirm_log_level;
 mod create_group;
@@ -10,9 +11,11 @@ mod get_map;
 mod heartbeat;
 mod leave;
 mod list_clients;
+mod list_members;
 mod list_request_waits;
 mod register_client;
 mod register_server;
+mod remove_member;
 mod remove_server;
 mod remove_target;
 mod rename_server;
@@ -24,40 +27,46 @@ use crate::authority::Authority;
 use crate::limits::{ANSWER_BEFORE_DEADLINE, LONGEST_WAIT};
 use skep_cluster::RequestId;
 use skep_rpc::{Incoming, Outbox};
-use skep_service::{link_requests, quarantine};
+use skep_service::link_requests;
+use skep_service::quarantine::{self, Mark};
 use skep_types::{Error, ErrorCode, Result};
 use skep_wire::Request;
+use skep_wire::consensus::AskMember;
 use skep_wire::frame::Header;
 use skep_wire::senders::SenderEpochs;
-use skep_wire::{management as messages, node};
+use skep_wire::{consensus as members, management as messages, node};
 use std::rc::Rc;
 use std::time::Duration;
 
+/// A request, and what its handler needs.
+type Context<'a> = (&'a Rc<Authority>, &'a Incoming, &'a Rc<Outbox>);
+
 /// Decodes a request, calls `handle`, and sends its result as the reply.
-fn answer<R: Request>(
-    authority: &Rc<Authority>,
-    incoming: &Incoming,
-    outbox: &Rc<Outbox>,
-    handle: impl FnOnce(&Authority, R) -> Result<R::Reply>,
+async fn read<R: Request>(
+    (authority, incoming, outbox): Context<'_>,
+    handle: impl AsyncFnOnce(&Authority, R) -> Result<R::Reply>,
 ) {
-    let _handling = quarantine::handling(incoming.header.message, &incoming.body);
-    let result = R::from_bytes(&incoming.body).and_then(|request| handle(authority, request));
-    match result {
+    let mark = Mark::of(incoming.header.message, &incoming.body);
+    let handling = async {
+        let request = R::from_bytes(&incoming.body)?;
+        handle(authority, request).await
+    };
+    match quarantine::watch(mark, handling).await {
         Ok(reply) => outbox.reply(&incoming.header, &reply),
         Err(error) => outbox.refuse(&incoming.header, &error),
     }
 }
 
-/// Like [`answer`], for a request that changes the state. `handle` also gets the id of the request.
-fn answer_change<R: Request>(
-    authority: &Rc<Authority>,
-    incoming: &Incoming,
-    outbox: &Rc<Outbox>,
-    handle: impl FnOnce(&Authority, RequestId, R) -> Result<R::Reply>,
+/// Like [`read`], for a request that changes the state. `handle` also gets the id of the request.
+async fn change<R: Request>(
+    context: Context<'_>,
+    handle: impl AsyncFnOnce(&Authority, RequestId, R) -> Result<R::Reply>,
 ) {
-    let Header { session, sequence, .. } = incoming.header;
+    let Header { session, sequence, .. } = context.1.header;
     let id = RequestId { sender: session.raw(), number: sequence };
-    answer(authority, incoming, outbox, |authority, request| handle(authority, id, request));
+    let handle =
+        async move |authority: &Authority, request: R| handle(authority, id, request).await;
+    read(context, handle).await;
 }
 
 /// Replies with a `MapUpdate`. `newer` is its encoded body; `None` means that there is no newer
@@ -79,67 +88,72 @@ fn longest_wait(request: &Header) -> Duration {
     wait.saturating_sub(ANSWER_BEFORE_DEADLINE).max(wait / 2)
 }
 
-/// Handles a request. The reply is sent at once, except for `GetMap` and `SetClientLogLevel`, which
-/// may wait in a task of their own.
-pub(crate) fn dispatch(authority: &Rc<Authority>, incoming: Incoming, outbox: &Rc<Outbox>) {
-    if let Err(error) = quarantine::check(incoming.header.message, &incoming.body) {
+/// Whether each member of management handles a message, also if another one leads.
+pub(crate) fn is_for_each_member(message: u16) -> bool {
+    message == AskMember::ID
+        || message == node::SetLogLevel::ID
+        || link_requests::is_link_request(message)
+}
+
+/// Handles a request. Returns after the reply, except for requests that may wait long, such as
+/// `GetMap`: these wait in a task of their own. So the requests of a connection are handled in their
+/// order, and only one of them is in memory.
+pub(crate) async fn dispatch(authority: &Rc<Authority>, incoming: Incoming, outbox: &Rc<Outbox>) {
+    let message = incoming.header.message;
+    if let Err(error) = quarantine::check(message, &incoming.body) {
         return outbox.refuse(&incoming.header, &error);
+    }
+    match message {
+        // These are for this process, whether it leads or not.
+        node::SetLogLevel::ID => return skep_service::node_requests::answer(&incoming, outbox),
+        _ if link_requests::is_link_request(message) => {
+            return link_requests::answer(None, incoming, outbox);
+        }
+        _ => {}
     }
     // A deposed metadata target must not cause the removal of clients.
     let sender = SenderEpochs::default().check(&incoming.header, &authority.map());
     if let Err(error) = sender {
         return outbox.refuse(&incoming.header, &error);
     }
-    match incoming.header.message {
-        messages::RegisterServer::ID => {
-            answer_change(authority, &incoming, outbox, register_server::handle);
-        }
-        messages::RegisterClient::ID => {
-            answer_change(authority, &incoming, outbox, register_client::handle);
-        }
-        messages::Heartbeat::ID => heartbeat::handle(authority, &incoming, outbox),
+    match message {
+        messages::Heartbeat::ID => heartbeat::handle(authority, &incoming, outbox).await,
         messages::GetMap::ID => get_map::handle(authority, incoming, outbox),
-        messages::Leave::ID => answer_change(authority, &incoming, outbox, leave::handle),
-        messages::Evict::ID => {
-            let by = incoming.header.sender_group;
-            answer_change(authority, &incoming, outbox, |authority, id, request| {
-                evict::handle(authority, id, request, by)
-            });
-        }
-        messages::CreateGroup::ID => {
-            answer_change(authority, &incoming, outbox, create_group::handle)
-        }
-        messages::Format::ID => answer_change(authority, &incoming, outbox, format::handle),
-        messages::SetPolicy::ID => answer_change(authority, &incoming, outbox, set_policy::handle),
-        messages::ChangeSetting::ID => {
-            answer_change(authority, &incoming, outbox, change_setting::handle);
-        }
-        messages::ListClients::ID => answer(authority, &incoming, outbox, list_clients::handle),
-        messages::ListRequestWaits::ID => {
-            answer(authority, &incoming, outbox, list_request_waits::handle)
-        }
         messages::SetClientLogLevel::ID => {
             set_client_log_level::handle(authority, incoming, outbox)
         }
-        messages::SetTargetState::ID => {
-            answer_change(authority, &incoming, outbox, set_target_state::handle);
+        members::AddMember::ID => add_member::handle(authority, incoming, outbox),
+        _ => dispatch_short(authority, &incoming, outbox).await,
+    }
+}
+
+/// Handles a request that waits for nothing but the log of management.
+async fn dispatch_short(authority: &Rc<Authority>, incoming: &Incoming, outbox: &Rc<Outbox>) {
+    let context = (authority, incoming, outbox);
+    match incoming.header.message {
+        messages::RegisterServer::ID => change(context, register_server::handle).await,
+        messages::RegisterClient::ID => change(context, register_client::handle).await,
+        messages::Leave::ID => change(context, leave::handle).await,
+        messages::Evict::ID => {
+            let by = incoming.header.sender_group;
+            let handle = async move |authority: &Authority, id, request| {
+                evict::handle(authority, id, request, by).await
+            };
+            change(context, handle).await;
         }
-        messages::RemoveTarget::ID => {
-            answer_change(authority, &incoming, outbox, remove_target::handle)
-        }
-        messages::RemoveServer::ID => {
-            answer_change(authority, &incoming, outbox, remove_server::handle)
-        }
-        messages::RenameServer::ID => {
-            answer_change(authority, &incoming, outbox, rename_server::handle)
-        }
-        messages::ConfirmLogLevel::ID => {
-            answer(authority, &incoming, outbox, confirm_log_level::handle)
-        }
-        node::SetLogLevel::ID => skep_service::node_requests::answer(&incoming, outbox),
-        message if link_requests::is_link_request(message) => {
-            link_requests::answer(None, incoming, outbox)
-        }
+        messages::CreateGroup::ID => change(context, create_group::handle).await,
+        messages::Format::ID => change(context, format::handle).await,
+        messages::SetPolicy::ID => change(context, set_policy::handle).await,
+        messages::ChangeSetting::ID => change(context, change_setting::handle).await,
+        messages::SetTargetState::ID => change(context, set_target_state::handle).await,
+        messages::RemoveTarget::ID => change(context, remove_target::handle).await,
+        messages::RemoveServer::ID => change(context, remove_server::handle).await,
+        messages::RenameServer::ID => change(context, rename_server::handle).await,
+        members::RemoveMember::ID => change(context, remove_member::handle).await,
+        messages::ListClients::ID => read(context, list_clients::handle).await,
+        messages::ListRequestWaits::ID => read(context, list_request_waits::handle).await,
+        messages::ConfirmLogLevel::ID => read(context, confirm_log_level::handle).await,
+        members::ListMembers::ID => read(context, list_members::handle).await,
         other => {
             let error = Error::new(
                 ErrorCode::Unsupported,

@@ -6,7 +6,7 @@ use skep_cluster::{Command, RequestId};
 use skep_types::Result;
 use skep_wire::management::{RegisterClient, RegisterReply};
 
-pub(super) fn handle(
+pub(super) async fn handle(
     authority: &Authority,
     id: RequestId,
     request: RegisterClient,
@@ -15,7 +15,7 @@ pub(super) fn handle(
     let registered = skep_env::wall_time();
     let registration = ClientRegistration { host, mount_point, version, pid, registered };
     let command = Command::RegisterClient(registration);
-    let outcome = authority.command(id, command)?;
+    let outcome = authority.command(id, command).await?;
     if authority.map().node(outcome.node).is_some() {
         // Otherwise this is a late repetition, and the client was removed in the meantime.
         authority.note_alive(outcome.node, &[]);

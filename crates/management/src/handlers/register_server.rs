@@ -6,20 +6,22 @@ use skep_cluster::{Command, RequestId};
 use skep_types::Result;
 use skep_wire::management::{RegisterReply, RegisterServer};
 
-pub(super) fn handle(
+pub(super) async fn handle(
     authority: &Authority,
     id: RequestId,
     request: RegisterServer,
 ) -> Result<RegisterReply> {
     let RegisterServer { server, capacities } = request;
+    let addresses = server.addresses.clone();
     let command = Command::RegisterServer(server);
-    let outcome = match authority.command(id, command) {
+    let outcome = match authority.command(id, command).await {
         Ok(outcome) => outcome,
         Err(error) => {
             tracing::warn!("registration refused: {error}");
             return Err(error);
         }
     };
+    authority.keep_addresses(outcome.node, &addresses).await?;
     let capacities: Vec<_> = outcome.targets.iter().copied().zip(capacities).collect();
     authority.note_registration(outcome.node, &capacities);
     let map = authority.map();

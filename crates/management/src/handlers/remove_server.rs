@@ -1,4 +1,5 @@
-//! `RemoveServer`: removes a server without targets. Refuses while it sends heartbeats.
+//! `RemoveServer`: removes a server without targets. Refuses while it sends heartbeats, and members of
+//! management.
 
 use crate::authority::Authority;
 use skep_cluster::{Command, RequestId};
@@ -6,7 +7,7 @@ use skep_types::map::Reachability;
 use skep_types::{Error, ErrorCode, Result};
 use skep_wire::management::{EmptyReply, RemoveServer};
 
-pub(super) fn handle(
+pub(super) async fn handle(
     authority: &Authority,
     request_id: RequestId,
     request: RemoveServer,
@@ -15,6 +16,14 @@ pub(super) fn handle(
     authority.check(&Command::RemoveServer { node: id })?;
     let map = authority.map();
     let Some(node) = map.node(id) else { return Ok(EmptyReply {}) };
+    if authority.is_member(id) {
+        let what = format!(
+            "cannot remove {} ({id}): it stores the log of management; run `skep management remove \
+             {id}` instead",
+            node.name
+        );
+        return Err(Error::new(ErrorCode::InUse, what));
+    }
     if node.reachability == Reachability::Online {
         let what = format!(
             "cannot remove {} ({id}): it sends heartbeats; stop its service first",
@@ -23,7 +32,7 @@ pub(super) fn handle(
         return Err(Error::new(ErrorCode::InUse, what));
     }
     if !request.is_dry_run {
-        authority.remove_server(request_id, id)?;
+        authority.remove_server(request_id, id).await?;
         tracing::info!("server {} ({id}) is removed from the cluster", node.name);
     }
     Ok(EmptyReply {})

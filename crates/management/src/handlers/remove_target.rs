@@ -10,7 +10,7 @@ use skep_types::{ClusterMap, Error, ErrorCode, Result, Target};
 use skep_wire::management::{EmptyReply, RemoveTarget};
 use std::time::Duration;
 
-pub(super) fn handle(
+pub(super) async fn handle(
     authority: &Authority,
     id: RequestId,
     request: RemoveTarget,
@@ -33,7 +33,7 @@ pub(super) fn handle(
         false => {}
     }
     if !request.is_dry_run {
-        authority.command(id, command)?;
+        authority.command(id, command).await?;
         match request.is_lost {
             true => tracing::warn!(
                 "target {target_id} ({}) is given up as lost: files lose the bytes on it",

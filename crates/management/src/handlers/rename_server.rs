@@ -5,13 +5,13 @@ use skep_cluster::{Command, RequestId};
 use skep_types::Result;
 use skep_wire::management::{EmptyReply, RenameServer};
 
-pub(super) fn handle(
+pub(super) async fn handle(
     authority: &Authority,
     id: RequestId,
     request: RenameServer,
 ) -> Result<EmptyReply> {
     let RenameServer { node, name } = request;
-    authority.command(id, Command::RenameServer { node, name: name.clone() })?;
+    authority.command(id, Command::RenameServer { node, name: name.clone() }).await?;
     tracing::info!("node {node} is now called {name}");
     Ok(EmptyReply {})
 }

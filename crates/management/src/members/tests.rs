@@ -15,9 +15,9 @@ const CLUSTER: ClusterId = ClusterId::new([9; 16]);
 struct Commands(Vec<u8>);
 
 impl StateMachine for Commands {
-    fn apply(&mut self, _: LogPosition, command: &[u8]) -> Vec<u8> {
+    fn apply(&mut self, _: LogPosition, command: &[u8]) -> Result<Vec<u8>> {
         self.0.extend(command);
-        vec![self.0.len() as u8]
+        Ok(vec![self.0.len() as u8])
     }
 
     fn snapshot(&self) -> Vec<u8> {
@@ -53,12 +53,16 @@ impl Group {
             addresses: RefCell::default(),
             running: RefCell::default(),
         };
+        // The address of the first member is in its files.
+        let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        group.addresses.borrow_mut().insert(1, address.to_string());
+        let machine = (0, &Commands::default());
+        Member::found(&group.settings(1), vec![group.address(1)], machine).unwrap();
+        [2, 3].iter().for_each(|id| Member::<Commands>::create(&group.settings(*id)).unwrap());
         for id in 1..=3 {
-            Member::<Commands>::create(&group.settings(id)).unwrap();
             group.start(id).await;
         }
         let first = group.member(1);
-        first.begin(vec![group.address(1)]).await.unwrap();
         group.leader().await;
         for id in [2, 3] {
             first.add_member(id, vec![group.address(id)]).await.unwrap();

@@ -5,7 +5,7 @@ use clap::Command;
 /// Width of the help in columns. A fixed value, since the output is not a terminal.
 const PAGE_COLUMNS: usize = 100;
 
-/// Returns a page for each command without subcommands: its name with dashes, and its text.
+/// Returns a page for each command that can run without a subcommand: its name with dashes, and its text.
 pub(super) fn pages(command: Command) -> Vec<(String, String)> {
     let mut pages = Vec::new();
     let mut command = command.term_width(PAGE_COLUMNS).disable_help_subcommand(true);
@@ -18,7 +18,7 @@ fn add_pages(command: &Command, path: &str, pages: &mut Vec<(String, String)>) {
     for sub in command.get_subcommands().filter(|sub| !sub.is_hide_set()) {
         add_pages(sub, &format!("{path} {}", sub.get_name()), pages);
     }
-    if command.has_subcommands() {
+    if command.is_subcommand_required_set() {
         return;
     }
     let help = command.clone().render_long_help().to_string();

@@ -1,0 +1,138 @@
+//! `skep management`: runs the management service. Its verbs change and show the management nodes of
+//! a cluster.
+
+mod add;
+mod recover;
+mod remove;
+mod status;
+
+use super::service::{InitReport, ServiceArgs, Task, log_start, prepare, token};
+use crate::help::{Example, examples};
+use crate::output::print;
+use clap::Subcommand;
+use serde::Serialize;
+use skep_management::ManagementSettings;
+use skep_types::{Error, ErrorCode, Result};
+
+const EXAMPLES: &[Example] = &[
+    ("print a configuration file to start with", "skep management --print-sample"),
+    ("create a new cluster", "skep management --init --config /etc/skep/management-a.toml"),
+    ("run the service", "skep management --config /etc/skep/management-a.toml"),
+    (
+        "initialise a further management node, which `skep management add` makes a member",
+        "skep management --init --join --token-file token --config /etc/skep/management-b.toml",
+    ),
+];
+
+/// Run the management service, or change and show the management nodes
+#[derive(Debug, clap::Args)]
+#[command(after_help = examples(EXAMPLES), args_conflicts_with_subcommands = true)]
+pub(crate) struct ManagementArgs {
+    #[command(subcommand)]
+    verb: Option<ManagementVerb>,
+    #[command(flatten)]
+    service: ServiceArgs,
+    /// With --init and --token-file: initialise a further management node of the cluster of the
+    /// token, instead of a new cluster
+    #[arg(long, requires = "init", requires = "token_file")]
+    join: bool,
+}
+
+/// Verbs of `skep management`.
+#[derive(Debug, Subcommand)]
+enum ManagementVerb {
+    Status(status::StatusArgs),
+    Add(add::AddArgs),
+    Remove(remove::RemoveArgs),
+    Recover(recover::RecoverArgs),
+}
+
+impl ManagementArgs {
+    /// Whether this process serves or initialises a management node.
+    pub(crate) fn is_service(&self) -> bool {
+        self.verb.is_none()
+    }
+}
+
+pub(crate) fn run(args: ManagementArgs) -> Result<()> {
+    match args.verb {
+        Some(ManagementVerb::Status(verb)) => status::run(verb),
+        Some(ManagementVerb::Add(verb)) => add::run(verb),
+        Some(ManagementVerb::Remove(verb)) => remove::run(verb),
+        Some(ManagementVerb::Recover(verb)) => recover::run(&verb),
+        None => run_service(&args.service, args.join),
+    }
+}
+
+fn run_service(args: &ServiceArgs, is_joining: bool) -> Result<()> {
+    if args.token_file.is_some() && !args.init {
+        let what = "cannot use a token without --init: management reads its token from its \
+                    directory; remove --token-file";
+        return Err(Error::new(ErrorCode::Configuration, what));
+    }
+    match prepare::<ManagementSettings>(args, "")? {
+        Task::Done => Ok(()),
+        Task::Serve(settings) => {
+            log_start("management", args, &settings.node);
+            skep_management::run(&settings)
+        }
+        Task::Initialise(settings) if is_joining => join(settings, args),
+        Task::Initialise(settings) => initialise(settings, args),
+    }
+}
+
+fn initialise(settings: ManagementSettings, args: &ServiceArgs) -> Result<()> {
+    let directory = settings.node.directory.clone();
+    let given = token(args)?;
+    let (token, advertised) =
+        super::block_on(async move { skep_management::initialise(&settings, given).await })?;
+    let made = InitReport {
+        kind: "management",
+        directory: directory.display().to_string(),
+        cluster: token.cluster.to_string(),
+    };
+    print(&made, |InitReport { directory, cluster, .. }| {
+        format!(
+            "Initialised {directory} for the new cluster {cluster}, with management at {}. \
+             Start it without --init; `skep cluster token --cluster {directory}` prints \
+             the token that other nodes need to join.{}",
+            token.addresses.join(", "),
+            other_addresses(&advertised.unused)
+        )
+    })
+}
+
+/// The initialised directory of a further management node, as JSON.
+#[derive(Debug, Serialize)]
+struct JoinReport {
+    kind: &'static str,
+    directory: String,
+    cluster: String,
+    node: u32,
+}
+
+fn join(settings: ManagementSettings, args: &ServiceArgs) -> Result<()> {
+    let directory = settings.node.directory.display().to_string();
+    let token = token(args)?.expect("the option is required");
+    let cluster = token.cluster.to_string();
+    let node = super::block_on(async move { skep_management::join(&settings, token).await })?;
+    let made = JoinReport { kind: "management", directory, cluster, node: node.raw() };
+    print(&made, |JoinReport { directory, cluster, node, .. }| {
+        format!(
+            "Initialised {directory} for management node {node} of cluster {cluster}. Start it \
+             without --init, then run `skep management add {node}`.\n"
+        )
+    })
+}
+
+/// Returns a hint about addresses of this host that management does not advertise.
+fn other_addresses(unused: &[skep_env::HostAddress]) -> String {
+    if unused.is_empty() {
+        return String::new();
+    }
+    format!(
+        "\nThis host also has {}: start management with --advertise ADDRESS, once for each address \
+         or name, if other hosts use these.",
+        skep_service::advertise::list(unused)
+    )
+}

@@ -1,0 +1,71 @@
+//! `skep management recover`: makes a cluster's management of one member, after the majority of the
+//! members is lost for ever.
+
+use crate::help::{Example, examples};
+use crate::output::print;
+use serde::Serialize;
+use skep_management::recover;
+use skep_types::Result;
+use std::path::PathBuf;
+
+const EXAMPLES: &[Example] = &[
+    ("show what the member has", "skep management recover --directory /srv/skep/management"),
+    ("recover it", "skep management recover --directory /srv/skep/management --confirm"),
+];
+
+/// Make one member the only one, after the majority of the members is lost for ever
+///
+/// Run it on the member with the most changes, while its service is stopped. Changes that only the
+/// lost members have are gone, so new ids and map versions continue far above, as after `skep
+/// cluster restore`. Never start the other members again: make their directories empty, and add
+/// them as new ones.
+#[derive(Debug, clap::Args)]
+#[command(after_help = examples(EXAMPLES))]
+pub(crate) struct RecoverArgs {
+    /// Directory of the member
+    #[arg(long)]
+    directory: PathBuf,
+    /// Recover; without this option, only show what would be done
+    #[arg(long = "confirm")]
+    is_confirmed: bool,
+}
+
+/// A recovered member, as JSON.
+#[derive(Debug, Serialize)]
+struct Recovery {
+    cluster: String,
+    #[serde(serialize_with = "crate::output::path")]
+    directory: PathBuf,
+    /// Number of the last change that this member has.
+    last: u64,
+    /// The ids of the members, as this member knows them.
+    members: Vec<u64>,
+    is_dry_run: bool,
+}
+
+pub(crate) fn run(args: &RecoverArgs) -> Result<()> {
+    let found = recover(&args.directory, args.is_confirmed)?;
+    let recovery = Recovery {
+        cluster: found.cluster.to_string(),
+        directory: args.directory.clone(),
+        last: found.last,
+        members: found.members,
+        is_dry_run: !args.is_confirmed,
+    };
+    print(&recovery, |Recovery { cluster, directory, last, members, is_dry_run }| {
+        let members: Vec<_> = members.iter().map(u64::to_string).collect();
+        let (members, directory) = (members.join(", "), directory.display());
+        match is_dry_run {
+            true => format!(
+                "{directory} has the changes up to {last} of cluster {cluster}, whose members were \
+                 {members}. Compare with the other members that are left, and run this command \
+                 with --confirm on the one with the highest number.\n"
+            ),
+            false => format!(
+                "{directory} is the only member of cluster {cluster} now, with the changes up to \
+                 {last}. Start management with this directory. Never start the former members \
+                 {members} again.\n"
+            ),
+        }
+    })
+}

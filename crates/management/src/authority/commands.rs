@@ -1,0 +1,165 @@
+//! Commands: their check on a copy of the state, their proposal, and the publication of their effect.
+
+use super::Authority;
+use crate::limits::COMMAND_LIMIT;
+use crate::machine::Applied;
+use skep_cluster::state::check_report;
+use skep_cluster::versions::starts_of;
+use skep_cluster::{Command, Outcome, Proposal, RequestId};
+use skep_consensus::{MemberStatus, ProposeError};
+use skep_types::codec::Codec;
+use skep_types::{Error, ErrorCode, NodeId, Result};
+use skep_wire::management::Heartbeat;
+
+impl Authority {
+    /// Returns the outcome that a command would have now, without changing the state.
+    pub(crate) fn check(&self, command: &Command) -> Result<Outcome> {
+        self.member.with_state(|it| it.state.clone()).apply(command)
+    }
+
+    /// Executes the command of a request. See [`Self::propose`].
+    pub(crate) async fn command(&self, id: RequestId, command: Command) -> Result<Outcome> {
+        self.propose(&Proposal { id, command }).await
+    }
+
+    /// Executes a command, once for all proposals of one request. If the command changes the state,
+    /// a majority has synced it when this returns. A command that changes nothing costs no sync.
+    ///
+    /// # Errors
+    /// - The refusal of the command.
+    /// - `NotLeader` if another member leads.
+    /// - `TimedOut` if no majority stores the command in time. It may be executed later.
+    /// - `NoSpace` if the disk of this member is full.
+    pub(crate) async fn propose(&self, proposal: &Proposal) -> Result<Outcome> {
+        self.check_leader()?;
+        if !self.would_change(proposal) {
+            // The state is that of the leader only if this member still leads.
+            self.confirm().await?;
+            let result = self.member.with_state(|it| it.state.clone()).execute(proposal);
+            if !result.as_ref().is_ok_and(|outcome| outcome.changed) {
+                return result;
+            }
+        }
+        let result = self.write(proposal).await?.result;
+        self.publish_changes();
+        result
+    }
+
+    fn would_change(&self, proposal: &Proposal) -> bool {
+        let result = self.member.with_state(|it| it.state.clone()).execute(proposal);
+        result.is_ok_and(|outcome| outcome.changed)
+    }
+
+    /// Waits until a majority has confirmed that this member leads.
+    pub(crate) async fn confirm(&self) -> Result<()> {
+        self.within_limit(self.member.confirm()).await
+    }
+
+    /// Proposes a command, and waits until it is applied.
+    pub(crate) async fn write(&self, proposal: &Proposal) -> Result<Applied> {
+        let written = self.within_limit(self.member.propose(proposal.to_bytes())).await;
+        let written = written.inspect_err(|error| match error.code() {
+            ErrorCode::NotLeader => {}
+            _ => tracing::error!("management cannot store a change: {error}"),
+        });
+        Applied::from_outcome(&written?)
+    }
+
+    /// Converts the error of a call of the replicated log.
+    pub(crate) fn converted<T>(&self, result: std::result::Result<T, ProposeError>) -> Result<T> {
+        result.map_err(|error| match error {
+            ProposeError::NotLeader { .. } => self.not_leader(&self.map()),
+            ProposeError::Refused(error) => error,
+            // The sender repeats its request at the next leader.
+            ProposeError::Unknown(error) => {
+                let what = format!("{error}; the change may be executed later");
+                Error::new(ErrorCode::TimedOut, what)
+            }
+        })
+    }
+
+    /// Waits for a call of the replicated log, and converts its error.
+    pub(crate) async fn within_limit<T>(
+        &self,
+        call: impl Future<Output = std::result::Result<T, ProposeError>>,
+    ) -> Result<T> {
+        match skep_env::timeout(COMMAND_LIMIT, call).await {
+            Some(result) => self.converted(result),
+            None => {
+                let what = format!(
+                    "no majority of the management nodes has answered within {COMMAND_LIMIT:?}; \
+                     the change may be executed later. `skep management status` shows the nodes"
+                );
+                Err(Error::new(ErrorCode::TimedOut, what))
+            }
+        }
+    }
+
+    /// Makes sure that the other members know the addresses of a member.
+    pub(crate) async fn keep_addresses(&self, node: NodeId, addresses: &[String]) -> Result<()> {
+        let id = u64::from(node.raw());
+        let members = self.member.status().members;
+        let is_other = |it: &MemberStatus| it.id == id && it.addresses != addresses;
+        match members.iter().any(is_other) {
+            true => self.within_limit(self.member.set_addresses(id, addresses.to_vec())).await,
+            false => Ok(()),
+        }
+    }
+
+    /// Whether a node votes in the replicated log.
+    pub(crate) fn is_voter(&self, node: NodeId) -> bool {
+        self.member.voters().contains(&u64::from(node.raw()))
+    }
+
+    /// Whether a node is a member of the replicated log.
+    pub(crate) fn is_member(&self, node: NodeId) -> bool {
+        let id = u64::from(node.raw());
+        self.member.status().members.iter().any(|member| member.id == id)
+    }
+
+    /// If a node has a newer map than management, or one with an id that management has not
+    /// assigned, then management's directory is an old copy. New ids and map versions then continue
+    /// above all that were assigned since.
+    pub(crate) async fn continue_above(&self, heartbeat: &Heartbeat) -> Result<()> {
+        let Heartbeat { node, known, newest_node, .. } = heartbeat;
+        let version = self.map().version;
+        let newest = self.member.with_state(|it| it.state.map().newest_node);
+        if *known <= version && *newest_node <= newest {
+            return Ok(());
+        }
+        // A leader that collects heartbeats has published nothing, and its versions are higher.
+        let starts = self.inner.borrow().lead.as_ref().map_or(0, |lead| lead.starts);
+        if starts_of(*known) < starts && *newest_node <= newest {
+            return Ok(());
+        }
+        check_report(*node, *known, *newest_node)?;
+        let proposal = Command::ContinueAbove { version: *known }.into();
+        self.check_leader()?;
+        let applied = self.write(&proposal).await?;
+        applied.result?;
+        if let Some(lead) = &mut self.inner.borrow_mut().lead {
+            lead.starts = lead.starts.max(applied.starts);
+        }
+        self.publish_changes();
+        tracing::warn!(
+            "node {node} has cluster map {known} with node ids up to {newest_node}, and management \
+             had only map {version} with ids up to {newest}: its directory is an old copy. New ids \
+             and map versions continue above all that were assigned since"
+        );
+        Ok(())
+    }
+
+    /// Removes a client from the cluster.
+    pub(crate) async fn remove_client(&self, id: RequestId, node: NodeId) -> Result<()> {
+        self.command(id, Command::RemoveClient { node }).await?;
+        self.forget(node);
+        Ok(())
+    }
+
+    /// Removes a server without targets from the cluster.
+    pub(crate) async fn remove_server(&self, id: RequestId, node: NodeId) -> Result<()> {
+        self.command(id, Command::RemoveServer { node }).await?;
+        self.forget(node);
+        Ok(())
+    }
+}

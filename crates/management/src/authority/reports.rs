@@ -1,0 +1,144 @@
+//! What heartbeats and registrations report to the leader, and what their absence means.
+
+use super::{Authority, now_ms};
+use skep_cluster::reachability::ReachabilityChanges;
+use skep_cluster::{RequestId, SoftState};
+use skep_types::map::{Capacity, Condition, TargetHealth};
+use skep_types::{ErrorCode, NodeId, Target, TargetId};
+use skep_wire::management::TargetReport;
+use std::time::Duration;
+
+/// The problem of a target that is missing from the reports of its node.
+const UNSERVED: &str = "its service does not serve it";
+
+impl Authority {
+    /// Records a heartbeat of a node with the reports about its targets. A target of the node
+    /// without a report is down.
+    pub(crate) fn note_heartbeat(&self, node: NodeId, reports: &[TargetReport]) {
+        let capacities: Vec<_> = reports
+            .iter()
+            .filter(|report| report.health.condition != Condition::Down)
+            .map(|report| (report.target, report.capacity))
+            .collect();
+        let mut changed = false;
+        for target in self.targets_of(node) {
+            let report = reports.iter().find(|report| report.target == target.id);
+            let health = report.map_or_else(
+                || TargetHealth::new(Condition::Down, UNSERVED),
+                |report| report.health.clone(),
+            );
+            if self.with_soft(|soft| soft.report_health(target.id, &health)) {
+                changed = true;
+                match health.condition {
+                    Condition::Serving => tracing::info!("target {} serves again", target.id),
+                    condition => tracing::warn!(
+                        "target {} ({}) is {condition:?}: {}",
+                        target.id,
+                        target.path,
+                        health.problem
+                    ),
+                }
+            }
+        }
+        self.soft_change(changed);
+        self.note_alive(node, &capacities);
+    }
+
+    /// Records that a server has registered. `capacities` names the targets that it serves; its
+    /// other targets count as down.
+    pub(crate) fn note_registration(&self, node: NodeId, capacities: &[(TargetId, Capacity)]) {
+        let mut changed = false;
+        for target in self.targets_of(node) {
+            if capacities.iter().all(|(served, _)| *served != target.id) {
+                let health = TargetHealth::new(Condition::Down, UNSERVED);
+                changed |= self.with_soft(|soft| soft.report_health(target.id, &health));
+            }
+        }
+        self.soft_change(changed);
+        self.note_alive(node, capacities);
+    }
+
+    /// Records that a node has registered, or has sent a heartbeat with the free space of its
+    /// targets.
+    pub(crate) fn note_alive(&self, node: NodeId, capacities: &[(TargetId, Capacity)]) {
+        let mut changed = self.with_soft(|soft| soft.record_contact(now_ms(), node));
+        let own = self.targets_of(node);
+        for (target, capacity) in capacities {
+            let is_its_own = own.iter().any(|it| it.id == *target);
+            changed |= is_its_own && self.with_soft(|soft| soft.report(*target, *capacity));
+        }
+        self.soft_change(changed);
+    }
+
+    /// Records that a server has left cleanly.
+    pub(crate) fn left(&self, node: NodeId) {
+        let changed = self.with_soft(|soft| soft.record_leave(now_ms(), node));
+        self.soft_change(changed);
+    }
+
+    /// Returns the targets of a node.
+    pub(super) fn targets_of(&self, node: NodeId) -> Vec<Target> {
+        self.member.with_state(|it| {
+            let targets = it.state.map().targets.iter();
+            targets.filter(|target| target.node == node).cloned().collect()
+        })
+    }
+
+    /// Calls `change` with the soft state. Returns its result, or `false` if this member does not
+    /// lead.
+    pub(super) fn with_soft(&self, change: impl FnOnce(&mut SoftState) -> bool) -> bool {
+        self.inner.borrow_mut().lead.as_mut().is_some_and(|lead| change(&mut lead.soft))
+    }
+
+    /// Returns the time since a server sent its last heartbeat or has left, but at most the time
+    /// since this member began to lead.
+    pub(crate) fn silence(&self, node: NodeId) -> Duration {
+        let inner = self.inner.borrow();
+        let silent_ms = inner.lead.as_ref().and_then(|lead| lead.soft.silent_ms(now_ms(), node));
+        Duration::from_millis(silent_ms.unwrap_or(0))
+    }
+
+    /// Returns whether management has received a heartbeat of a node within a lease.
+    pub(crate) fn has_contact(&self, node: NodeId) -> bool {
+        let inner = self.inner.borrow();
+        let lease_ms = u64::from(inner.published.policy.lease_ms);
+        let silent = inner.lead.as_ref().and_then(|it| it.soft.ms_since_contact(now_ms(), node));
+        silent.is_some_and(|silent| silent <= lease_ms)
+    }
+
+    /// Removes a node that is not in the map any more from the soft state.
+    pub(super) fn forget(&self, node: NodeId) {
+        if let Some(lead) = &mut self.inner.borrow_mut().lead {
+            lead.soft.remove(node);
+        }
+    }
+
+    /// Updates everything that depends on time: reachability, leases and free space.
+    pub(crate) async fn tick(&self) {
+        if self.check_leader().is_err() {
+            return;
+        }
+        self.note_alive(self.own, &[]);
+        let Some(passed) = self.tick_soft() else { return };
+        self.soft_change(passed.changed);
+        for client in passed.expired_clients {
+            match self.remove_client(RequestId::default(), client).await {
+                Ok(()) => tracing::info!("removed client {client}: its lease expired"),
+                Err(error) if error.code() == ErrorCode::NotLeader => return,
+                Err(error) => tracing::error!(
+                    "management cannot remove client {client}, whose lease expired: {error}"
+                ),
+            }
+        }
+    }
+
+    fn tick_soft(&self) -> Option<ReachabilityChanges> {
+        let mut inner = self.inner.borrow_mut();
+        let lead = inner.lead.as_mut()?;
+        self.member.with_state(|it| {
+            let passed = lead.soft.tick(now_ms(), &it.state);
+            lead.total_capacity = lead.soft.total_capacity(it.state.map());
+            Some(passed)
+        })
+    }
+}

@@ -1,0 +1,112 @@
+//! The state machine of the cluster, as the replicated log drives it.
+//!
+//! Owns the encoding of outcomes. Does not own the effect of a command (`skep_cluster`).
+
+use skep_cluster::{ClusterState, Outcome, Proposal};
+use skep_consensus::{LogPosition, StateMachine};
+use skep_types::codec::Codec;
+use skep_types::{Error, ErrorCode, Result};
+
+/// The state of the cluster after all committed commands.
+#[derive(Debug, Clone)]
+pub(crate) struct Machine {
+    pub(crate) state: ClusterState,
+    /// Number of changes of `state` in this process.
+    pub(crate) changes: u64,
+}
+
+/// Number of the error code of a refusal with its context, or zero. Then the outcome of a command that
+/// succeeded, and the number of starts after the command.
+type AppliedRecord = ((u16, String), (Outcome, u64));
+
+/// An applied command.
+#[derive(Debug)]
+pub(crate) struct Applied {
+    /// The outcome or the refusal.
+    pub(crate) result: Result<Outcome>,
+    /// Number of starts after the command. Other commands may be applied by the time when the
+    /// proposer reads this, so it must not take the number from the state.
+    pub(crate) starts: u64,
+}
+
+impl Machine {
+    pub(crate) fn new(state: ClusterState) -> Self {
+        Self { state, changes: 0 }
+    }
+}
+
+impl Applied {
+    /// Decodes an outcome that [`Machine::apply`] has encoded.
+    pub(crate) fn from_outcome(bytes: &[u8]) -> Result<Self> {
+        let ((code, context), (outcome, starts)) = AppliedRecord::from_bytes(bytes)?;
+        let result = match ErrorCode::from_number(code) {
+            None => Ok(outcome),
+            Some(code) => Err(Error::new(code, context)),
+        };
+        Ok(Self { result, starts })
+    }
+}
+
+impl StateMachine for Machine {
+    fn apply(&mut self, _: LogPosition, command: &[u8]) -> Result<Vec<u8>> {
+        let proposal = Proposal::from_bytes(command).map_err(|error| {
+            let what = format!("{error}; a newer program proposed it: install that version here");
+            Error::new(ErrorCode::Unsupported, what)
+        })?;
+        let result = self.state.execute(&proposal);
+        self.changes += u64::from(result.as_ref().is_ok_and(|outcome| outcome.changed));
+        let starts = self.state.starts();
+        let record: AppliedRecord = match result {
+            Ok(outcome) => ((0, String::new()), (outcome, starts)),
+            Err(error) => {
+                let context = error.context().to_owned();
+                ((error.code() as u16, context), (Outcome::default(), starts))
+            }
+        };
+        Ok(record.to_bytes())
+    }
+
+    fn snapshot(&self) -> Vec<u8> {
+        self.state.snapshot()
+    }
+
+    fn restore(&mut self, state: &[u8]) -> Result<()> {
+        self.state = ClusterState::from_snapshot(state)?;
+        self.changes += 1;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use skep_cluster::Command;
+    use skep_types::ClusterId;
+
+    const FIRST: LogPosition = LogPosition { term: 1, leader: 1, index: 1 };
+
+    fn apply(machine: &mut Machine, command: Command) -> Applied {
+        let outcome = machine.apply(FIRST, &Proposal::from(command).to_bytes()).unwrap();
+        Applied::from_outcome(&outcome).unwrap()
+    }
+
+    #[test]
+    fn outcome_names_the_starts_after_its_own_command() {
+        let mut machine = Machine::new(ClusterState::new(ClusterId::new([7; 16])));
+        let first = apply(&mut machine, Command::Start);
+        assert!(first.result.unwrap().changed);
+        let second = apply(&mut machine, Command::Start);
+        assert_eq!((first.starts, second.starts, machine.changes), (1, 2, 2));
+        let refused = apply(&mut machine, Command::Format).result.unwrap_err();
+        assert_eq!(refused.code(), ErrorCode::NotReady);
+        assert!(refused.context().contains("no metadata target"), "{refused}");
+        assert_eq!(machine.changes, 2);
+    }
+
+    #[test]
+    fn command_of_a_newer_program_is_not_skipped() {
+        let mut machine = Machine::new(ClusterState::new(ClusterId::new([7; 16])));
+        let error = machine.apply(FIRST, &[0xff; 30]).unwrap_err();
+        assert!(error.context().contains("install that version"), "{error}");
+    }
+}

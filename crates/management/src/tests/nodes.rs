@@ -1,0 +1,263 @@
+//! Tests of management on several nodes, in one process: elections, versions of maps, and changes of
+//! the members.
+
+use super::*;
+use crate::directory::join;
+use skep_wire::consensus::{AddMember, ListMembers, RemoveMember};
+use skep_wire::management::SetPolicy;
+use std::collections::BTreeMap;
+
+/// Management nodes of one cluster.
+struct Nodes {
+    directory: tempfile::TempDir,
+    token: JoinToken,
+    settings: BTreeMap<u32, ManagementSettings>,
+    running: BTreeMap<u32, RunningManagement>,
+}
+
+impl Nodes {
+    async fn of_one(
+        (directory, settings, token): (tempfile::TempDir, ManagementSettings, JoinToken),
+    ) -> Self {
+        let running = RunningManagement::start(&settings).await.unwrap();
+        let id = running.authority.own().raw();
+        let (settings, running) =
+            (BTreeMap::from([(id, settings)]), BTreeMap::from([(id, running)]));
+        Self { directory, token, settings, running }
+    }
+
+    async fn of_three(made: (tempfile::TempDir, ManagementSettings, JoinToken)) -> Self {
+        let mut nodes = Self::of_one(made).await;
+        nodes.add().await;
+        nodes.add().await;
+        nodes
+    }
+
+    fn admin(&self) -> Rc<Management> {
+        let own = |settings: &ManagementSettings| {
+            let file = settings.node.directory.join("join-token");
+            skep_service::directory::read_token(&file).unwrap().addresses[0].clone()
+        };
+        let addresses = self.settings.values().map(own).collect();
+        Management::new(&JoinToken { addresses, ..self.token.clone() }, NodeKind::Client)
+    }
+
+    /// Initialises, starts and adds a further node; returns its id.
+    async fn add(&mut self) -> u32 {
+        let mut settings = ManagementSettings::default();
+        let name = format!("further-{}", self.settings.len());
+        settings.node.directory = self.directory.path().join(name);
+        settings.node.listen = "127.0.0.1:0".into();
+        let id = join(&settings, self.token.clone()).await.unwrap().raw();
+        self.settings.insert(id, settings);
+        self.start(id).await;
+        let admin = self.admin();
+        admin.call_once(&AddMember { node: NodeId::new(id) }, LONG).await.unwrap();
+        id
+    }
+
+    async fn start(&mut self, id: u32) {
+        let running = RunningManagement::start(&self.settings[&id]).await.unwrap();
+        self.running.insert(id, running);
+    }
+
+    /// Ends a node. Its connections stay open, but it takes no part any more.
+    async fn kill(&mut self, id: u32) {
+        let running = self.running.remove(&id).unwrap();
+        let authority = Rc::clone(&running.authority);
+        drop(running);
+        authority.member().end().await;
+        authority.end_lead();
+    }
+
+    /// Waits until one of the running nodes serves; returns its id.
+    async fn leader(&self) -> u32 {
+        let deadline = skep_env::now() + Duration::from_secs(20);
+        loop {
+            let is_serving = |it: &RunningManagement| it.authority.check_serving().is_ok();
+            if let Some((id, _)) = self.running.iter().find(|(_, it)| is_serving(it)) {
+                return *id;
+            }
+            assert!(skep_env::now() < deadline, "a leader serves");
+            skep_env::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    fn map(&self, id: u32) -> Rc<skep_types::ClusterMap> {
+        self.running[&id].authority.map()
+    }
+}
+
+const LONG: Duration = Duration::from_secs(20);
+
+/// Also tests that the leader's death shows no other node as unreachable.
+#[test]
+fn new_leader_publishes_a_higher_map_within_3_s() {
+    let made = cluster();
+    block_on(async move {
+        let mut nodes = Nodes::of_three(made).await;
+        let token = JoinToken {
+            addresses: nodes.running.values().map(|it| it.listens_on.clone()).collect(),
+            ..nodes.token.clone()
+        };
+        let (storage, registered) =
+            Membership::join(&token, server(NodeKind::Storage, 10), PATIENCE).await.unwrap();
+        let node = registered.node;
+        let cell = storage.map_cell();
+        let states = Rc::new(RefCell::new(Vec::new()));
+        let (seen, followed) = (Rc::clone(&states), storage.map_cell());
+        let _keeping = skep_env::spawn(Rc::clone(&storage).keep(Vec::new, move |_| {
+            seen.borrow_mut().push(followed.load().node(node).unwrap().reachability);
+        }));
+        for _ in 0..3 {
+            let leader = nodes.leader().await;
+            until("all members have the map, in which they are online", || {
+                let map = nodes.map(leader);
+                let mut running = nodes.running.values();
+                map.nodes.iter().all(|node| node.reachability == Reachability::Online)
+                    && running.all(|it| it.authority.map().version == map.version)
+            })
+            .await;
+            let before = cell.version();
+            let killed_at = skep_env::now();
+            nodes.kill(leader).await;
+            until("a newer map arrives", || {
+                skep_cluster::versions::starts_of(cell.version())
+                    > skep_cluster::versions::starts_of(before)
+            })
+            .await;
+            let pause = skep_env::now() - killed_at;
+            assert!(pause < Duration::from_secs(3), "{pause:?}");
+            nodes.start(leader).await;
+        }
+        assert!(states.borrow().iter().all(|it| *it == Reachability::Online));
+    });
+}
+
+#[test]
+fn follower_names_the_leader_and_ends_its_waiting_requests() {
+    let made = cluster();
+    block_on(async move {
+        let mut nodes = Nodes::of_three(made).await;
+        let leader = nodes.leader().await;
+        let follower = *nodes.running.keys().find(|id| **id != leader).unwrap();
+        let refusal = nodes.running[&follower].authority.check_serving().unwrap_err();
+        assert_eq!(refusal.code(), ErrorCode::NotLeader);
+        assert_eq!(
+            skep_wire::consensus::leader_addresses(refusal.context()),
+            [nodes.running[&leader].listens_on.clone()]
+        );
+        // A request that waits at the leader moves to the next one when the leader ends its lead.
+        let admin = nodes.admin();
+        let known = nodes.map(leader).version;
+        let waiting = skep_env::spawn({
+            let admin = Rc::clone(&admin);
+            async move { admin.call_once(&GetMap { known }, LONG).await }
+        });
+        // The reply to a later request shows that the first one has arrived.
+        admin.call_once(&ListMembers {}, LONG).await.unwrap();
+        nodes.kill(leader).await;
+        let map = waiting.await.unwrap().map.expect("the next leader has published a map");
+        assert!(map.version > known);
+    });
+}
+
+/// A leader without a majority stores nothing, and answers nobody after a moment.
+#[test]
+fn leader_without_a_majority_serves_nobody() {
+    let made = cluster();
+    block_on(async move {
+        let mut nodes = Nodes::of_three(made).await;
+        let leader = nodes.leader().await;
+        let others: Vec<_> = nodes.running.keys().copied().filter(|id| *id != leader).collect();
+        let version = nodes.map(leader).version;
+        for id in &others {
+            nodes.kill(*id).await;
+        }
+        let authority = Rc::clone(&nodes.running[&leader].authority);
+        let policy = Policy { heartbeat_ms: 500, ..Policy::default() };
+        let proposed = authority.propose(&Command::SetPolicy(policy).into()).await.unwrap_err();
+        let lost = [ErrorCode::TimedOut, ErrorCode::NotLeader];
+        assert!(lost.contains(&proposed.code()), "{proposed}");
+        until("it serves nobody", || authority.check_leader().is_err()).await;
+        authority.note_alive(NodeId::new(99), &[]);
+        assert_eq!(nodes.map(leader).version, version, "it publishes nothing");
+        for id in others {
+            nodes.start(id).await;
+        }
+        let next = nodes.leader().await;
+        assert!(nodes.map(next).version > version);
+    });
+}
+
+#[test]
+fn members_change_from_1_to_3_to_1_while_settings_change() {
+    let made = cluster();
+    block_on(async move {
+        let mut nodes = Nodes::of_one(made).await;
+        let admin = nodes.admin();
+        let is_over = Rc::new(Cell::new(false));
+        let changing = skep_env::spawn({
+            let (admin, is_over) = (Rc::clone(&admin), Rc::clone(&is_over));
+            async move {
+                let mut count = 0_u32;
+                while !is_over.get() {
+                    count += 1;
+                    let policy = Policy { heartbeat_ms: 500 + count % 400, ..Policy::default() };
+                    admin.call(&SetPolicy { policy }, Some(LONG)).await.unwrap();
+                }
+                500 + count % 400
+            }
+        });
+        let (second, third) = (nodes.add().await, nodes.add().await);
+        let list = nodes.admin().call(&ListMembers {}, Some(LONG)).await.unwrap();
+        assert_eq!(list.members.iter().filter(|member| member.is_voter).count(), 3);
+        let leader = nodes.leader().await;
+        let removed: Vec<_> = nodes.running.keys().copied().filter(|id| *id != leader).collect();
+        assert!(removed.contains(&second) || removed.contains(&third));
+        let itself = RemoveMember { node: NodeId::new(leader) };
+        let refused = admin.call_once(&itself, LONG).await.unwrap_err();
+        assert_eq!(refused.code(), ErrorCode::InUse, "{refused}");
+        for id in removed {
+            let request = RemoveMember { node: NodeId::new(id) };
+            admin.call_once(&request, LONG).await.unwrap();
+            nodes.kill(id).await;
+            admin.call_once(&request, LONG).await.map(drop).unwrap_err();
+        }
+        is_over.set(true);
+        let last = changing.await;
+        let map = nodes.map(leader);
+        assert_eq!(map.policy.heartbeat_ms, last, "each acknowledged change is there");
+        assert_eq!(map.nodes.len(), 1);
+        let last = RemoveMember { node: NodeId::new(leader) };
+        let refused = admin.call_once(&last, LONG).await.unwrap_err();
+        assert!(refused.context().contains("the only management node"), "{refused}");
+    });
+}
+
+#[test]
+fn one_member_goes_on_after_the_loss_of_the_majority() {
+    let made = cluster();
+    block_on(async move {
+        let mut nodes = Nodes::of_three(made).await;
+        let leader = nodes.leader().await;
+        let before = nodes.map(leader);
+        for id in nodes.running.keys().copied().collect::<Vec<_>>() {
+            nodes.kill(id).await;
+        }
+        let left = *nodes.settings.keys().find(|id| **id != leader).unwrap();
+        let path = nodes.settings[&left].node.directory.clone();
+        let shown = recover(&path, false).unwrap();
+        assert_eq!(shown.members.len(), 3);
+        assert_eq!(recover(&path, true).unwrap(), shown);
+        let running = RunningManagement::start(&nodes.settings[&left]).await.unwrap();
+        let map = running.authority.map();
+        assert!(map.version > before.version);
+        assert!(running.authority.own().raw() > 1 << 20, "ids continue far above");
+        let management = map.nodes.iter().filter(|node| node.kind == NodeKind::Management);
+        assert_eq!(management.count(), 1);
+        // A former member that returns by mistake is not one of this cluster's any more.
+        let status = running.authority.member().status();
+        assert_eq!(status.members.len(), 1);
+    });
+}

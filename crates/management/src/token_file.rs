@@ -1,0 +1,96 @@
+//! The addresses in the join token of a management node: its own ones first, then those of the other
+//! management nodes. So a node that joins with this token, and commands that read it, reach a member
+//! that runs.
+//!
+//! Owns when the file is written. Does not own the secrets in it (`skep_service::tokens`).
+
+use crate::authority::Authority;
+use skep_rpc::JoinToken;
+use skep_service::NodeDirectory;
+use skep_service::directory::{load_token, write_token};
+use skep_types::{ClusterMap, NodeId, NodeKind, Result};
+use std::path::PathBuf;
+use std::rc::Rc;
+
+/// The token file of a management node.
+#[derive(Debug)]
+pub(crate) struct TokenFile {
+    path: PathBuf,
+    node: NodeId,
+    is_alone: bool,
+    own: Vec<String>,
+}
+
+impl TokenFile {
+    /// `own` are the addresses of this node.
+    pub(crate) fn new(path: PathBuf, authority: &Authority, own: Vec<String>) -> Self {
+        let is_alone = authority.member().is_only_voter();
+        Self { path, node: authority.own(), is_alone, own }
+    }
+
+    /// At a start: puts the own addresses first. The other ones stay, unless this is the only
+    /// member.
+    pub(crate) fn write(&self, directory: &mut NodeDirectory) -> Result<()> {
+        let former = &directory.token.addresses;
+        if !former.iter().any(|address| self.own.contains(address))
+            || self.is_alone && *former != self.own
+        {
+            tracing::warn!(
+                "the addresses of management change from {} to {}: a service or mount that uses the \
+                 former ones needs the new token, which `skep cluster token --cluster DIRECTORY` \
+                 prints; `skep token install` gives it to a service, which uses the new addresses \
+                 from its next start",
+                former.join(", "),
+                self.own.join(", ")
+            );
+        }
+        let others = match self.is_alone {
+            true => Vec::new(),
+            false => former.clone(),
+        };
+        let addresses = self.with_others(others);
+        if *former != addresses {
+            directory.token.addresses = addresses;
+            write_token(&self.path, &directory.token)?;
+        }
+        Ok(())
+    }
+
+    /// Follows the addresses of the other management nodes in the map until the process ends.
+    pub(crate) async fn follow(self, authority: Rc<Authority>, token: JoinToken) {
+        let mut written = token.addresses;
+        loop {
+            let changed = authority.changed.wait();
+            let map = authority.map();
+            let addresses = self.with_others(self.in_map(&map));
+            if map.version.raw() > 0 && addresses != written {
+                match self.replace(&addresses) {
+                    Ok(()) => written = addresses,
+                    Err(error) => {
+                        tracing::warn!("cannot write the addresses into the join token: {error}");
+                    }
+                }
+            }
+            changed.await;
+        }
+    }
+
+    fn replace(&self, addresses: &[String]) -> Result<()> {
+        // The secret may have changed since the start.
+        let token = load_token(&self.path)?;
+        write_token(&self.path, &JoinToken { addresses: addresses.to_vec(), ..token })
+    }
+
+    fn in_map(&self, map: &ClusterMap) -> Vec<String> {
+        let is_other =
+            |node: &&skep_types::Node| node.kind == NodeKind::Management && node.id != self.node;
+        let others = map.nodes.iter().filter(is_other);
+        others.flat_map(|node| node.addresses.iter().cloned()).collect()
+    }
+
+    fn with_others(&self, others: Vec<String>) -> Vec<String> {
+        let is_other = |address: &String| !self.own.contains(address);
+        let others: Vec<_> = others.into_iter().filter(is_other).collect();
+        self.own.iter().cloned().chain(others).collect()
+    }
+}
