@@ -272,7 +272,7 @@ mod tests {
             ("targets=99", "no storage target t99"),
             (&format!("targets={of_metadata}"), "no storage target"),
             ("targets=", "invalid number"),
-            ("groups=1,count=1", "sets count and chooser"),
+            ("groups=1,count=1", "determines count and chooser"),
             ("groups=g99", "no storage group g99"),
             ("from=1MiB", "starts at byte 0"),
             ("count=1/count=2", "in the order of their start"),
