@@ -9,7 +9,6 @@
 
 use crate::context::Options;
 use crate::failure::Failure;
-use crate::tree::Seen;
 use rustix::fs::{
     AtFlags, Gid, Mode, Timespec, Timestamps, Uid, XattrFlags, chownat, fchmod, fchown, fgetxattr,
     flistxattr, flistxattr_query, fremovexattr, fsetxattr, futimens, getxattr, removexattr,
@@ -116,11 +115,10 @@ fn allowed(changed: rustix::io::Result<()>) -> Result<(), Failure> {
 /// to another file. `is_clean` means that the copy has inherited no list from its directory.
 pub(crate) fn copy_special(
     options: &Options,
-    source: &Seen,
+    (source, metadata): (&File, &Metadata),
     copy: &File,
     is_clean: bool,
 ) -> Result<(), Failure> {
-    let metadata = &source.metadata;
     let (user, group) = owner(options, metadata);
     if user.is_some() || group.is_some() {
         allowed(chownat(copy, "", user, group, AtFlags::EMPTY_PATH))?;
@@ -130,7 +128,7 @@ pub(crate) fn copy_special(
         // This path names the open entry, and not its name.
         let path = format!("/proc/self/fd/{}", copy.as_raw_fd());
         if options.xattrs {
-            let source = format!("/proc/self/fd/{}", source.file.as_raw_fd());
+            let source = format!("/proc/self/fd/{}", source.as_raw_fd());
             list_of_special(&source, &path, is_clean)?;
         }
         let changed = std::fs::set_permissions(path, Permissions::from_mode(mode(metadata, &now)));

@@ -44,7 +44,8 @@ pub(crate) fn copy(
         return Err(Failure::because("create the copy", reason));
     }
     let is_clean = !destination.gives_lists;
-    attributes::copy_special(&context.options, seen, &copy.file, is_clean)?;
+    let source = (&seen.file, &seen.metadata);
+    attributes::copy_special(&context.options, source, &copy.file, is_clean)?;
     let identity = copy.identity();
     temporary.put_in_place(identity, entry.copy(), replaces)?;
     Ok(identity)
