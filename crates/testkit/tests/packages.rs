@@ -257,7 +257,10 @@ fn apt_and_dnf_install_upgrade_and_remove_the_packages() {
             command.arg(&packages).args(["--sign", "packages@skep.example"]);
             command.env("GNUPGHOME", keys.0.path());
         });
-        let copy = format!("mkdir -p /srv/packages; cp -a {}/. /srv/packages", packages.display());
+        // A host does not see changes of files of this machine that it has read before.
+        let new = scratch.join(&format!("published-{revision}")).display().to_string();
+        run("cp", ["-a", &packages.display().to_string(), &new]);
+        let copy = format!("mkdir -p /srv/packages; cp -a {new}/. /srv/packages");
         web.run(&copy).expect_success();
     };
     let on = |host: &PageHost, commands: &str| {
