@@ -195,8 +195,8 @@ fn problem(map: &ClusterMap, target: &Target) -> Option<String> {
     if target.consistency == Consistency::Bad {
         let id = target.id.raw();
         return Some(format!(
-            "it was given up as lost; `skep target files --paths {id}` lists the files that it \
-             had, and `skep target remove {id}` removes it when there are none"
+            "it was given up as lost; list its files with `skep target files --paths {id}`, \
+             restore or remove them, then run `skep target remove {id}`"
         ));
     }
     let group = map.group_of(target.id).map(|group| group.id);

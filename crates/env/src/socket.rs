@@ -148,7 +148,7 @@ fn look_up_at_once(address: &str) -> io::Result<SocketAddr> {
         io::Error::new(io::ErrorKind::NotFound, format!("cannot resolve the name {name}: {why}"))
     };
     match address.to_socket_addrs() {
-        // The port is no number, for example.
+        // For example, the port is not a number.
         Err(error) if error.kind() == io::ErrorKind::InvalidInput => Err(error),
         Err(error) => Err(failed(error.to_string())),
         Ok(mut found) => found.next().ok_or_else(|| failed("it has no address".into())),

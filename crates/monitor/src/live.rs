@@ -67,9 +67,9 @@ fn past_cause(alert: &Alert, now_ms: u64) -> Cause {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct HiddenPage;
 
-/// Returns the address at which this host reads the page of a service. `page` is the address on
-/// which the service serves the page, `registered` has its addresses for other nodes, `own` those
-/// of this host.
+/// Returns the address at which this host reads the page of a service. The service serves the page
+/// on the address `page`, and other nodes reach the service at `registered`. This host has the
+/// addresses `own`.
 fn reachable_page(page: &str, registered: &[String], own: &[IpAddr]) -> Result<String, HiddenPage> {
     let Ok(bound) = page.parse::<SocketAddr>() else { return Ok(page.to_owned()) };
     if bound.ip().is_unspecified() {

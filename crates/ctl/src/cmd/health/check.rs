@@ -5,6 +5,7 @@
 //! Does not own the connections to services ([`super::services`]), nor the loop of `--watch`
 //! ([`super::watch`]).
 
+use super::problem::Problem;
 use super::services::{self, NodeReport, visit_all};
 use crate::access::{Access, ClusterArgs};
 use crate::cmd::stats::{Fetched, measure};
@@ -79,17 +80,6 @@ struct WaitReport {
     waits_ms: u64,
     requests: u32,
     error: String,
-}
-
-#[derive(Debug, Clone, Serialize)]
-pub(super) struct Problem {
-    /// The same for one problem in all checks, although its text may change.
-    #[serde(skip)]
-    pub(super) key: String,
-    /// Name of the rule that found the problem, as in alerts of the monitor.
-    pub(super) rule: &'static str,
-    pub(super) what: String,
-    pub(super) remedy: String,
 }
 
 pub(crate) fn run(args: CheckArgs) -> Result<ExitCode> {

@@ -3,6 +3,7 @@
 mod check;
 mod df;
 mod history;
+mod problem;
 mod services;
 mod watch;
 

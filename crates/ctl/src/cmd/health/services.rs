@@ -5,7 +5,7 @@
 //! without the newest token, and a service that does not reach management. Does not own the
 //! problems that the cluster map shows (`skep_cluster::problems`).
 
-use super::check::Problem;
+use super::problem::Problem;
 use crate::access::Access;
 use serde::Serialize;
 use skep_cluster::problems::has_only_lost_targets;

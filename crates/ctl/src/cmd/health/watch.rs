@@ -3,8 +3,9 @@
 //!
 //! Does not own the checks ([`super::check`]), nor the file of the history ([`super::history`]).
 
-use super::check::{CheckArgs, Problem, management_unreachable, problems};
+use super::check::{CheckArgs, management_unreachable, problems};
 use super::history::OutageHistory;
+use super::problem::Problem;
 use crate::access::Access;
 use crate::output::{OutputFormat, format, say, span, utc};
 use serde::Serialize;

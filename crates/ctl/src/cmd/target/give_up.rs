@@ -208,7 +208,7 @@ fn as_text(loss: &Loss) -> String {
     text + &last_line(loss)
 }
 
-/// Returns the line that says what has changed and what comes next.
+/// Returns the last line: the change, and the next step.
 fn last_line(loss: &Loss) -> String {
     let id = loss.id;
     match (loss.is_given_up, &loss.refusal) {
