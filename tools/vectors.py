@@ -52,7 +52,7 @@ HEADER_NAMES = (
     "sender_group sender_epoch user user_group job body_crc header_crc"
 ).split()
 RESERVED = ("reserved",)
-KNOWN_FLAGS = 0b11
+KNOWN_FLAGS = 0b111
 assert HEADER.size == 128
 
 
@@ -234,7 +234,7 @@ def decode_header(reference, frame):
         raise Refused("Protocol", "length of the header")
     if header["zero6"] or any(header[name] for name in RESERVED):
         raise Refused("Protocol", "reserved places")
-    if header["flags"] & ~KNOWN_FLAGS:
+    if header["flags"] & ~KNOWN_FLAGS or header["flags"] & 0b101 == 0b100:
         raise Refused("Protocol", "flags")
     limits = reference.limits
     if header["body_bytes"] > limits["bytes of a body"]:

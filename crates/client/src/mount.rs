@@ -26,6 +26,7 @@ use skep_types::map::Capacity;
 use skep_types::{ClusterMap, Error, ErrorCode, NodeId, Result, TargetKind};
 use skep_wire::management::RegisterClient;
 use std::collections::HashSet;
+use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -110,6 +111,11 @@ impl Mount {
     /// Returns the cell with the newest cluster map, which also counts retries and connections.
     pub fn map_cell(&self) -> Arc<skep_rpc::MapCell> {
         self.member.map_cell()
+    }
+
+    /// Returns a new handle to management, for use by the calling thread.
+    pub fn management(&self) -> Rc<skep_rpc::Management> {
+        self.member.management()
     }
 
     /// Sets the function that makes the kernel drop its cached attributes of an inode.

@@ -3,6 +3,11 @@
 use std::io;
 use std::thread::JoinHandle;
 
+/// Size of the stack of a thread. Builds without optimisation hold several copies of each nested
+/// future on the stack, which takes more than the 2 MiB of the standard library in a mount. Pages
+/// that a thread never uses take no memory.
+const STACK_BYTES: usize = 8 << 20;
+
 /// Maximum number of CPUs in a kernel's CPU set that this program reads.
 const MAX_CPUS: usize = 1 << 16;
 
@@ -35,7 +40,7 @@ pub fn spawn_thread<T: Send + 'static>(
     cpu: Option<usize>,
     body: impl FnOnce() -> T + Send + 'static,
 ) -> io::Result<JoinHandle<T>> {
-    std::thread::Builder::new().name(name).spawn(move || {
+    std::thread::Builder::new().name(name).stack_size(STACK_BYTES).spawn(move || {
         if let Some(cpu) = cpu {
             let mut words = vec![0_u64; cpu / 64 + 1];
             words[cpu / 64] = 1 << (cpu % 64);

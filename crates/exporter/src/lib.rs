@@ -1,5 +1,6 @@
 //! Shows the figures of a process to others: as an HTTP page for Prometheus and its relatives
-//! ([`http`]), and as a message for `skep stats` ([`message`]). Also reads the figures of the host
+//! ([`http`]), and as a message for `skep stats` ([`message`]). Shows the records of single
+//! operations ([`traces`]). Also reads the figures of the host
 //! and of the process from `/proc` ([`host`], [`process`]).
 //!
 //! Does not own the counting (`skep-metrics`), nor the address of the page (a setting of each
@@ -9,3 +10,4 @@ pub mod host;
 pub mod http;
 pub mod message;
 pub mod process;
+pub mod traces;

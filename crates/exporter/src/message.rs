@@ -1,10 +1,14 @@
-//! The message [`GetStatistics`]: a snapshot of all figures, for `skep stats` and the monitor.
+//! The message [`GetStatistics`]: a snapshot of all figures, for `skep stats` and the monitor. Also
+//! the replies to messages about records of operations ([`crate::traces`]).
 
+use crate::traces::{self, ReportedTraces};
 use skep_metrics::{Registry, Snapshot, Value};
 use skep_rpc::{Incoming, Outbox};
-use skep_types::codec::Codec;
+use skep_types::{NodeId, Result};
 use skep_wire::Request;
+use skep_wire::management::EmptyReply;
 use skep_wire::node::{GetStatistics, Statistics, StatisticsSeries};
+use skep_wire::traces::{ListTraces, ReportTraces, TraceList};
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -15,6 +19,7 @@ pub struct Figures {
     registry: Arc<Registry>,
     incarnation: u64,
     page: RefCell<String>,
+    reported: RefCell<ReportedTraces>,
 }
 
 impl Figures {
@@ -24,7 +29,12 @@ impl Figures {
         registry.add(Arc::new(crate::host::HostFigures));
         registry.add(Arc::new(crate::process::ProcessFigures));
         let incarnation = skep_env::random_u64();
-        Rc::new(Self { registry, incarnation, page: RefCell::default() })
+        Rc::new(Self {
+            registry,
+            incarnation,
+            page: RefCell::default(),
+            reported: RefCell::default(),
+        })
     }
 
     /// Returns the registry.
@@ -35,6 +45,12 @@ impl Figures {
     /// Sets the address of the page, which replies contain.
     pub fn set_page(&self, address: String) {
         *self.page.borrow_mut() = address;
+    }
+
+    /// Returns the reply to a [`ListTraces`].
+    pub fn traces(&self, request: &ListTraces) -> TraceList {
+        let reported = self.reported.borrow();
+        traces::list(request, self.registry.traces(), &reported, self.incarnation)
     }
 
     /// Returns the reply to a [`GetStatistics`].
@@ -73,15 +89,32 @@ fn series(snapshot: &Snapshot, prefix: &str) -> Vec<StatisticsSeries> {
         .collect()
 }
 
-/// Whether a message number is that of [`GetStatistics`].
-pub fn is_statistics_request(message: u16) -> bool {
-    message == GetStatistics::ID
+/// Whether a message asks for figures or records of the process.
+pub fn is_figures_request(message: u16) -> bool {
+    message == GetStatistics::ID || message == ListTraces::ID
 }
 
-/// Handles a [`GetStatistics`].
+/// Handles a request for which [`is_figures_request`] holds.
 pub fn answer(figures: &Figures, incoming: &Incoming, outbox: &Rc<Outbox>) {
-    match GetStatistics::from_bytes(&incoming.body) {
-        Ok(request) => outbox.reply(&incoming.header, &figures.statistics(&request)),
+    if incoming.header.message == ListTraces::ID {
+        reply(incoming, outbox, |request| figures.traces(&request));
+    } else {
+        reply(incoming, outbox, |request| figures.statistics(&request));
+    }
+}
+
+/// Handles a [`ReportTraces`] of the node `client`.
+pub fn answer_report(figures: &Figures, client: NodeId, incoming: &Incoming, outbox: &Rc<Outbox>) {
+    reply(incoming, outbox, |report: ReportTraces| {
+        figures.reported.borrow_mut().add(client, report, figures.registry.traces());
+        EmptyReply {}
+    });
+}
+
+fn reply<R: Request>(incoming: &Incoming, outbox: &Rc<Outbox>, handle: impl FnOnce(R) -> R::Reply) {
+    let request: Result<R> = R::from_bytes(&incoming.body);
+    match request {
+        Ok(request) => outbox.reply(&incoming.header, &handle(request)),
         Err(error) => outbox.refuse(&incoming.header, &error),
     }
 }
@@ -90,6 +123,7 @@ pub fn answer(figures: &Figures, incoming: &Incoming, outbox: &Rc<Outbox>) {
 mod tests {
     use super::*;
     use skep_metrics::catalog;
+    use skep_types::codec::Codec;
     use std::time::Duration;
 
     #[test]

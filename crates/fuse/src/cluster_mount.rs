@@ -5,6 +5,7 @@ use crate::metrics_socket;
 use crate::mount::{self, ServeOptions};
 use crate::mount_point;
 use crate::session;
+use crate::trace_reports::report_forever;
 use skep_client::{Client, ClusterAccess, LogControl, Mount};
 use skep_env::{Signals, UntilSignal};
 use skep_metrics::{Registry, catalog::NODE_INFO};
@@ -62,11 +63,16 @@ pub fn mount(cluster: ClusterOptions, options: ServeOptions) -> Result<()> {
     let (mount, signals) = run(register(client_options, signals))?;
     let metrics = Arc::clone(&options.requests.metrics);
     describe(&metrics, &mount, &cluster.version, &mount_point);
+    let traces = Arc::clone(metrics.traces());
     let directory = cluster.metrics_directory.as_deref();
     let _socket = directory.and_then(|directory| metrics_socket::start(directory, metrics));
     let in_background = Arc::clone(&mount);
     let background = skep_env::spawn_thread("skep-background".into(), None, move || {
-        skep_env::block_on(in_background.run_background())
+        skep_env::block_on(async move {
+            let reporting = report_forever(Arc::clone(&in_background), traces);
+            let _reporting = skep_env::spawn(reporting);
+            in_background.run_background().await;
+        })
     })?;
     // If the kernel refuses a transport, the workers of the next transport get clients of their
     // own.

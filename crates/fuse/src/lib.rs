@@ -38,6 +38,7 @@ mod origin;
 mod reply;
 mod request;
 mod session;
+mod trace_reports;
 mod transport;
 mod waits;
 mod worker;

@@ -1,10 +1,11 @@
 //! Counts the requests of the kernel that one worker serves, and logs slow requests with their
-//! trace ids.
+//! trace ids. Keeps the records of slow and sampled requests, with the requests to targets of each.
 
 use crate::abi::{InHeader, Opcode};
 use crate::reply::{Outcome, ReplyBody};
+use skep_client::{Origin, calls_of};
 use skep_env::TimeSpent;
-use skep_metrics::{Completed, OperationTable, Origin, Registry, SlowOperations, Stage, catalog};
+use skep_metrics::{Completed, OperationTable, Registry, SlowOperations, Stage, catalog};
 
 /// Counts the requests of one worker, on the worker's thread.
 #[derive(Debug)]
@@ -36,11 +37,11 @@ impl Meter {
         BusyRequest(&self.table)
     }
 
-    /// Counts a completed request. `trace` is its trace id.
+    /// Counts a completed request of the program in `cause`.
     pub(crate) fn count(
         &self,
         header: &InHeader,
-        trace: u128,
+        cause: Origin,
         outcome: &Outcome,
         spent: &TimeSpent,
     ) {
@@ -53,9 +54,15 @@ impl Meter {
             }
             _ => (0, 0),
         };
+        let trace = cause.trace();
+        // The purpose of this request is to wait for a lock.
+        let is_wait = header.opcode == Opcode::SetLockWait as u32;
         let completed = Completed {
             operation: header.opcode,
             trace,
+            ended_at: spent.begun_at + spent.total,
+            object: header.nodeid,
+            is_wait,
             is_failed: outcome.is_err(),
             received_bytes,
             sent_bytes,
@@ -64,16 +71,13 @@ impl Meter {
         };
         // The targets of its requests log their stages, with the same trace id.
         let name = || name_of(header.opcode).unwrap_or_default();
-        // The purpose of this request is to wait for a lock.
-        let is_wait = header.opcode == Opcode::SetLockWait as u32;
-        if !is_wait
-            && let Some(line) = self.slow.line(&completed, spent.begun_at + spent.total, name)
-        {
+        if !is_wait && let Some(line) = self.slow.line(&completed, completed.ended_at, name) {
             tracing::warn!("{line}");
         }
         let waits = spent.total.saturating_sub(spent.running);
         let completed = completed.with(Stage::Processing, spent.running).with(Stage::Others, waits);
-        self.table.record(&completed, &Origin::default());
+        let calls = || calls_of(trace, spent.begun_at);
+        self.table.record_with(&completed, &cause.cause(), calls);
     }
 }
 

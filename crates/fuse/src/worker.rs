@@ -42,7 +42,7 @@ use crate::reply::{self, EncodedReply, Failure, Validity};
 use crate::request::RawRequest;
 use crate::waits::{Caller, WaitEvent};
 use long_waits::{LongWaits, UnansweredRequest};
-use skep_client::with_origin;
+use skep_client::{Origin, with_origin};
 use skep_env::local::Notify;
 use skep_env::{Buf, Mailbox, Task};
 use skep_types::InodeId;
@@ -268,15 +268,15 @@ async fn serve<F: FileSystem, P: Port>(
                 }
                 let caller = Caller { unique, pid };
                 let busy = worker.meter.begin();
-                let trace = Cell::new(0);
+                let cause = Cell::new(Origin::default());
                 let performing = async {
                     let origin = worker.origins.of(&header).await.of_next_operation();
-                    trace.set(origin.trace());
+                    cause.set(origin);
                     with_origin(origin, ops::perform(&worker.context, parsed, caller)).await
                 };
                 let (outcome, spent) = skep_env::timed(performing).await;
                 drop(busy);
-                worker.meter.count(&header, trace.get(), &outcome, &spent);
+                worker.meter.count(&header, cause.get(), &outcome, &spent);
                 if slot.turn.get() != turn {
                     ops::abandon(&worker.context, outcome).await;
                     return;

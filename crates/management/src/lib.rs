@@ -47,6 +47,7 @@ use skep_types::{Error, ErrorCode, NodeKind, Result, TargetId};
 use skep_wire::Request;
 use skep_wire::consensus::AskMember;
 use skep_wire::management::Heartbeat;
+use skep_wire::traces::ReportTraces;
 use std::rc::Rc;
 use token_file::TokenFile;
 
@@ -259,13 +260,16 @@ async fn serve(accepted: Accepted, incarnation: u64, service: Rc<Service>) {
         match requests.next().await {
             // The peer connects again when this member has started again.
             Ok(Some(_)) if authority.member().has_ended() => break,
-            Ok(Some(incoming)) if message::is_statistics_request(incoming.header.message) => {
+            Ok(Some(incoming)) if message::is_figures_request(incoming.header.message) => {
                 message::answer(&meter.figures, &incoming, &outbox);
             }
             Ok(Some(incoming))
                 if closed_token::must_prove_again(&identity.secrets, node, &incoming) =>
             {
                 break;
+            }
+            Ok(Some(incoming)) if incoming.header.message == ReportTraces::ID => {
+                message::answer_report(&meter.figures, node.node, &incoming, &outbox);
             }
             Ok(Some(incoming)) => {
                 let handled = meter.count(incoming, &outbox, async |incoming| {

@@ -49,6 +49,7 @@ impl Meter {
         let ended = skep_env::now();
         let completed = Completed {
             operation: u32::from(message),
+            ended_at: ended,
             is_failed: outbox.refusals() > refusals,
             duration: ended.saturating_sub(arrived_at),
             ..Completed::default()

@@ -61,6 +61,26 @@ fn directory_of(message: u16, body: &[u8]) -> Option<u64> {
     InodeId::from_bytes(id).ok().map(InodeId::raw)
 }
 
+/// Returns the inode that a request about a file or its attributes reads or changes. Zero for other
+/// requests.
+fn inode_of(message: u16, body: &[u8]) -> u64 {
+    let is_about_inode = matches!(
+        message,
+        md::GetAttributes::ID
+            | md::SetAttributes::ID
+            | md::Open::ID
+            | md::Close::ID
+            | md::ReportWritten::ID
+            | md::GetXattr::ID
+            | md::SetXattr::ID
+            | WriteInline::ID
+            | ReadInline::ID
+    );
+    // The inode is the first field of each of them.
+    let id = body.get(..INODE_ID_BYTES).filter(|_| is_about_inode);
+    id.and_then(|id| InodeId::from_bytes(id).ok()).map_or(0, InodeId::raw)
+}
+
 /// Identifies a request of a connection: the connection's number and the request's tag.
 type RequestKey = (ConnectionId, u64);
 
@@ -88,6 +108,8 @@ impl Hasher for KeyHasher {
 struct Arrival {
     origin: Origin,
     trace: u128,
+    /// Id of the inode that the request is about; zero for other requests.
+    inode: u64,
     written_bytes: u64,
     at: Duration,
     /// Time at which the batch that took the request began. `None` means that the request waits.
@@ -207,6 +229,7 @@ impl Meter {
                 ..cause_of(header, client)
             },
             trace: header.trace,
+            inode: inode_of(header.message, &incoming.body),
             written_bytes: written as u64,
             at: incoming.arrived_at,
             taken_at: None,
@@ -253,9 +276,9 @@ impl Meter {
         self.log.batches.add(1);
     }
 
-    /// Counts the actions of a batch: log records, syncs, checkpoints and replies. The caller is
-    /// about to perform the actions.
-    pub(crate) fn end_batch(&mut self, actions: &[Action], now: Duration) {
+    /// Counts the actions of a batch: log records, syncs, checkpoints and replies. Adds to each
+    /// reply the times of its request. The caller is about to perform the actions.
+    pub(crate) fn end_batch(&mut self, actions: &mut [Action], now: Duration) {
         for action in actions {
             match action {
                 Action::Append { payload, .. } => {
@@ -311,7 +334,7 @@ impl Meter {
     fn replied(
         &mut self,
         connection: ConnectionId,
-        request: &Header,
+        request: &mut Header,
         result: &Result<Vec<u8>>,
         now: Duration,
     ) {
@@ -326,6 +349,8 @@ impl Meter {
         let completed = Completed {
             operation: u32::from(request.message),
             trace: arrival.trace,
+            ended_at: now,
+            object: arrival.origin.directory.unwrap_or(arrival.inode),
             is_failed: result.is_err(),
             received_bytes: arrival.written_bytes,
             sent_bytes: sent as u64,
@@ -338,6 +363,7 @@ impl Meter {
             .with(Stage::Processing, worked_until.saturating_sub(taken_at))
             .with(rest, now.saturating_sub(worked_until));
         self.table.record(&completed, &arrival.origin);
+        request.set_times(completed.times_us());
         let name = || skep_wire::catalog::metric_name(request.message).unwrap_or_default();
         if !completed.is_wait
             && let Some(line) = self.slow.line(&completed, now, name)

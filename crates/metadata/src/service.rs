@@ -208,7 +208,7 @@ impl Shell {
             }
             events.push(Event::Tick);
             target.permit_removal(!shell.marks.is_removal_off());
-            let actions = target.handle(events, now, skep_env::wall_time())?;
+            let mut actions = target.handle(events, now, skep_env::wall_time())?;
             if !target.is_primary() {
                 return Err(term::ended(term.group));
             }
@@ -216,7 +216,7 @@ impl Shell {
             shell.router.need(target.fence());
             shell.marks.after_batch(&target)?;
             free_space.logged(actions.iter().map(Action::logged_bytes).sum());
-            shell.measure(&actions, now, &target);
+            shell.measure(&mut actions, now, &target);
             shell.carry_out(actions, &mut log, &target)?;
         }
         log.sync()?;
@@ -247,8 +247,13 @@ impl Shell {
         })
     }
 
-    /// Counts a batch that began at `began`.
-    fn measure(&self, actions: &[Action], began: Duration, target: &MetadataTarget<FjallEngine>) {
+    /// Counts a batch that began at `began`. The replies get the times of their requests.
+    fn measure(
+        &self,
+        actions: &mut [Action],
+        began: Duration,
+        target: &MetadataTarget<FjallEngine>,
+    ) {
         let (mut meter, now) = (self.meter.borrow_mut(), skep_env::now());
         meter.end_batch(actions, now);
         meter.count_work(now, skep_env::idle_time());

@@ -1,6 +1,6 @@
 //! The figures that the processes of Skep count about themselves: counters, gauges, latency
 //! histograms, tables of operations, and accounts of load by client, user, group, job and
-//! directory.
+//! directory. Also keeps records of slow and sampled operations.
 //!
 //! Owns the counting, the table of all metrics ([`catalog`]) and their text form ([`text`]). Pure
 //! except for atomic variables: no clock, no I/O, no threads. Callers pass durations. Does not own
@@ -24,7 +24,9 @@ mod registry;
 mod slow;
 mod snapshot;
 mod stage;
+mod tail;
 pub mod text;
+mod traces;
 
 pub use accounts::{Accounts, Dimension, LEFT_OUT, Load, MAX_ACCOUNTS, Origin};
 pub use counter::{Counter, Gauge};
@@ -36,3 +38,6 @@ pub use registry::{Registry, Source};
 pub use slow::{SLOW, SlowOperations};
 pub use snapshot::{Labels, Series, Snapshot, Value};
 pub use stage::{STAGES, Stage};
+pub use traces::{
+    KeptOperation, KeptOperations, Reason, TraceStore, TracedCall, TracedCalls, is_sampled,
+};

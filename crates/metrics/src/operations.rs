@@ -15,6 +15,8 @@ use crate::histogram::Histogram;
 use crate::registry::{Registry, Source};
 use crate::snapshot::{Labels, Snapshot};
 use crate::stage::{STAGES, Stage};
+use crate::tail::Tail;
+use crate::traces::{KeptOperation, Reason, TraceStore, TracedCalls, is_sampled};
 use std::cell::RefCell;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -30,6 +32,10 @@ pub struct Completed {
     pub operation: u32,
     /// Trace id of the operation that caused this one, or of this one. Zero means none.
     pub trace: u128,
+    /// Time at which the operation ended, since the boot of the host.
+    pub ended_at: Duration,
+    /// Id of the inode that the operation is about. Zero means none, or several.
+    pub object: u64,
     /// Whether the operation failed.
     pub is_failed: bool,
     /// Bytes of data in the request.
@@ -53,6 +59,12 @@ impl Completed {
     pub fn with(mut self, stage: Stage, duration: Duration) -> Self {
         self.stages[stage as usize] = duration;
         self
+    }
+
+    /// Returns the time in each stage in microseconds. A longer time than fits is the largest
+    /// number.
+    pub fn times_us(&self) -> [u32; STAGES] {
+        self.stages.map(|time| u32::try_from(time.as_micros()).unwrap_or(u32::MAX))
     }
 }
 
@@ -84,6 +96,8 @@ struct Published {
 /// threads read the figures through the [`Registry`].
 pub struct OperationTable {
     published: Arc<Published>,
+    tails: [Tail; MAX_OPERATIONS],
+    traces: Arc<TraceStore>,
     accounts: Option<RefCell<[Accounts; DIMENSIONS]>>,
 }
 
@@ -115,11 +129,66 @@ impl OperationTable {
             accounts: accounts.as_ref().map(|all| all.each_ref().map(Accounts::published)),
         });
         registry.add(Arc::clone(&published) as Arc<dyn Source>);
-        Self { published, accounts: accounts.map(RefCell::new) }
+        Self {
+            published,
+            tails: std::array::from_fn(|_| Tail::default()),
+            traces: Arc::clone(registry.traces()),
+            accounts: accounts.map(RefCell::new),
+        }
     }
 
-    /// Counts a completed operation and the load that it caused.
+    /// Counts a completed operation and the load that it caused. Keeps its record if it was slow or
+    /// is one of the sample.
     pub fn record(&self, completed: &Completed, origin: &Origin) {
+        self.record_with(completed, origin, TracedCalls::default);
+    }
+
+    /// Like [`Self::record`]. `calls` returns the requests of the operation. The table asks for
+    /// them only if it keeps the record.
+    pub fn record_with(
+        &self,
+        completed: &Completed,
+        origin: &Origin,
+        calls: impl FnOnce() -> TracedCalls,
+    ) {
+        if let Some(reason) = self.reason_to_keep(completed) {
+            self.keep(completed, origin, reason, calls());
+        }
+        self.count(completed, origin);
+    }
+
+    fn reason_to_keep(&self, completed: &Completed) -> Option<Reason> {
+        // The purpose of a wait is to take long.
+        if completed.is_wait {
+            return None;
+        }
+        let kind = (completed.operation as usize).min(MAX_OPERATIONS - 1);
+        if self.tails[kind].is_slow(completed.duration) {
+            Some(Reason::Slow)
+        } else if is_sampled(completed.trace) {
+            Some(Reason::Sampled)
+        } else {
+            None
+        }
+    }
+
+    #[cold]
+    fn keep(&self, completed: &Completed, origin: &Origin, reason: Reason, calls: TracedCalls) {
+        let published = &self.published;
+        let target = published.labels.iter().find(|(name, _)| *name == "target");
+        self.traces.keep(KeptOperation {
+            number: 0,
+            reason,
+            completed: *completed,
+            origin: *origin,
+            service: published.family.service,
+            name: (published.name_of)(completed.operation).unwrap_or_else(|| "other".into()),
+            target: target.and_then(|(_, id)| id.parse().ok()).unwrap_or(0),
+            calls,
+        });
+    }
+
+    fn count(&self, completed: &Completed, origin: &Origin) {
         let kind = (completed.operation as usize).min(MAX_OPERATIONS - 1);
         let figures = self.published.kinds[kind].get_or_init(Box::default);
         figures.operations.add(1);

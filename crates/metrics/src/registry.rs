@@ -4,6 +4,7 @@ use crate::counter::{Counter, Gauge};
 use crate::definition::{Definition, Kind};
 use crate::histogram::Histogram;
 use crate::snapshot::{Labels, Snapshot};
+use crate::traces::TraceStore;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// A place where figures are counted.
@@ -18,6 +19,7 @@ pub struct Registry {
     /// The mutex protects only the list. Threads lock it when they start to count something new,
     /// and for a snapshot, but never to count.
     sources: Mutex<Vec<Arc<dyn Source>>>,
+    traces: Arc<TraceStore>,
 }
 
 impl std::fmt::Debug for Registry {
@@ -55,6 +57,17 @@ impl Registry {
     /// Creates a registry without sources.
     pub fn new() -> Arc<Self> {
         Arc::default()
+    }
+
+    /// Creates a registry without sources that keeps records of operations in the store of `whole`.
+    /// The caller adds it to `whole`.
+    pub fn part_of(whole: &Self) -> Arc<Self> {
+        Arc::new(Self { traces: Arc::clone(&whole.traces), ..Self::default() })
+    }
+
+    /// Returns the records of single operations of the process.
+    pub fn traces(&self) -> &Arc<TraceStore> {
+        &self.traces
     }
 
     /// Adds a source.

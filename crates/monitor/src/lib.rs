@@ -6,6 +6,7 @@
 //! - [`history`], [`tier`], [`codec`]: frames on disk, by seconds, minutes and hours.
 //! - `findings`, `alerts`, `notify`, `evictions`: rules, their alerts, and the notifications.
 //! - `routes`, `live`, `series`, `page`: the HTTP server. `influx`: copies for InfluxDB.
+//!   `otlp`: traces for collectors.
 //! - [`http_client`]: single requests over HTTP, for `skep stats --history` too.
 //!
 //! Does not own the counting (`skep-metrics`) or the rates (`skep-stats`). No service needs the
@@ -26,6 +27,7 @@ mod live;
 pub mod names;
 mod notify;
 mod observe;
+mod otlp;
 mod page;
 mod quantile;
 mod routes;
@@ -114,6 +116,8 @@ async fn serve(settings: &MonitorSettings, token: &JoinToken) -> Result<()> {
     let _sending = skep_env::spawn(Rc::clone(&notifications).run(settings.alerts.clone()));
     let influx = Influx::of(settings)?;
     let _copying = influx.map(|influx| skep_env::spawn(influx.run(Rc::clone(&state))));
+    let traces = otlp::Exporter::of(&settings.otlp, token)?;
+    let _exporting = traces.map(|traces| skep_env::spawn(traces.run(Rc::clone(&state))));
     skep_service::notify::ready();
     collect_for_ever(settings, token, &state, &notifications).await;
     Ok(())

@@ -46,3 +46,6 @@ pub const EVIDENCE_PIECE_MS: u64 = 10_000;
 /// Number of pieces of older evidence: ten minutes. The evidence of a target takes about 5 KB, so
 /// that of 64 targets takes 20 MB.
 pub const EVIDENCE_PIECES: usize = 60;
+/// Maximum number of records in one export of traces. With all their requests, they take 40 MB as
+/// JSON; usual ones take 2 MB.
+pub const MAX_EXPORTED_RECORDS: usize = 2000;

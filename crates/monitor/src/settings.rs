@@ -44,6 +44,19 @@ pub struct MonitorSettings {
     pub alerts: AlertSettings,
     /// Copies of the figures in InfluxDB.
     pub influx: InfluxSettings,
+    /// Export of traces to a collector.
+    pub otlp: OtlpSettings,
+}
+
+/// Settings of the export of traces, which are the records of slow and sampled operations.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OtlpSettings {
+    /// Address of an OpenTelemetry collector that takes OTLP over HTTP with JSON, as
+    /// `http://host:4318/v1/traces`. Empty: none.
+    pub url: String,
+    /// Time between two exports.
+    pub interval: Interval,
 }
 
 /// Settings of alerts: thresholds of the rules, and the programs that are notified.
@@ -106,6 +119,7 @@ impl Default for MonitorSettings {
                 token_file: PathBuf::new(),
                 interval: Interval(Duration::from_secs(10)),
             },
+            otlp: OtlpSettings { url: String::new(), interval: Interval(Duration::from_secs(5)) },
         }
     }
 }
@@ -140,7 +154,14 @@ impl Manual for MonitorSettings {
         if self.influx.interval.0 < *INTERVALS.start() {
             problems.push("`influx.interval` is less than 1 s".into());
         }
-        let urls = [("alerts.webhook", &self.alerts.webhook), ("influx.url", &self.influx.url)];
+        if self.otlp.interval.0 < *INTERVALS.start() {
+            problems.push("`otlp.interval` is less than 1 s".into());
+        }
+        let urls = [
+            ("alerts.webhook", &self.alerts.webhook),
+            ("influx.url", &self.influx.url),
+            ("otlp.url", &self.otlp.url),
+        ];
         for (name, url) in urls {
             if !url.is_empty()
                 && let Err(problem) = crate::http_client::Url::parse(url)
@@ -230,6 +251,8 @@ mod tests {
             (problems(|it| it.interval = Interval(Duration::ZERO)), "`interval`"),
             (problems(|it| it.alerts.webhook = "ftp://x".into()), "`alerts.webhook`"),
             (problems(|it| it.influx.url = "https://x/write".into()), "`influx.url`"),
+            (problems(|it| it.otlp.url = "https://x/v1/traces".into()), "`otlp.url`"),
+            (problems(|it| it.otlp.interval = Interval(Duration::ZERO)), "`otlp.interval`"),
             (problems(|it| it.directory = PathBuf::new()), "`directory`"),
             (problems(|it| it.listen = "7480".into()), "`listen`"),
         ] {

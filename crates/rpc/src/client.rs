@@ -2,6 +2,7 @@
 //! tag.
 
 use crate::access::{Channel, Identity};
+use crate::calls::RunningCall;
 use crate::dial::first_success;
 use crate::handshake;
 use crate::limits::{ADDRESS_STAGGER, CONNECT_TIMEOUT, MAX_PEER_TEXT};
@@ -88,6 +89,7 @@ struct Pending {
 
 /// An authenticated connection to one target.
 pub struct Connection {
+    target: TargetId,
     stream: TcpStream,
     outbox: RefCell<Vec<MessagePart>>,
     is_sending: Cell<bool>,
@@ -185,6 +187,7 @@ impl Connection {
             .await
             .map_err(|error| refusal::judge(error.within(address), identity))?;
         let connection = Rc::new(Self {
+            target,
             stream,
             outbox: RefCell::default(),
             is_sending: Cell::new(false),
@@ -318,6 +321,29 @@ impl Connection {
         Ok((tag, receiver))
     }
 
+    /// Sends a request and waits for its reply, which may be an error.
+    async fn exchange(
+        self: &Rc<Self>,
+        header: &Header,
+        request: &impl Codec,
+        options: &CallOptions,
+    ) -> Result<Reply> {
+        let (tag, receiver) = self.post(header, request, options)?;
+        let _lent = LentBuffer { connection: self, tag };
+        let reply = match options.time_left {
+            None => receiver.await,
+            Some(left) => {
+                let late = || {
+                    let context = format!("no answer within {:.1} s", left.as_secs_f64());
+                    Error::new(ErrorCode::TimedOut, context)
+                };
+                skep_env::timeout(left, receiver).await.ok_or_else(late)?
+            }
+        };
+        let lost = || Error::new(ErrorCode::Disconnected, "connection lost before the reply");
+        reply.ok_or_else(lost)
+    }
+
     /// Sends a request and waits for its reply. Returns the reply and the number of bytes of its
     /// bulk data.
     ///
@@ -351,23 +377,16 @@ impl Connection {
             sender_epoch: options.sender.epoch,
             ..Header::default()
         };
-        Origin::current().write_to(&mut header);
-        let (tag, receiver) = self.post(&header, request, options)?;
-        let _lent = LentBuffer { connection: self, tag };
-        let reply = match options.time_left {
-            None => receiver.await,
-            Some(left) => match skep_env::timeout(left, receiver).await {
-                Some(reply) => reply,
-                None => {
-                    let seconds = left.as_secs_f64();
-                    let context = format!("no answer within {seconds:.1} s");
-                    return Err(Error::new(ErrorCode::TimedOut, context));
-                }
-            },
-        };
-        let Some(Reply { header, body }) = reply else {
-            return Err(Error::new(ErrorCode::Disconnected, "connection lost before the reply"));
-        };
+        let origin = Origin::current();
+        origin.write_to(&mut header);
+        let running = RunningCall::begin(origin.operation(), R::ID, self.target);
+        let exchanged = self.exchange(&header, request, options).await;
+        if let Some(running) = running {
+            let reply = exchanged.as_ref().ok().map(|reply| &reply.header);
+            let is_failed = reply.is_none_or(|header| header.status != 0);
+            running.end(is_failed, reply.and_then(Header::times));
+        }
+        let Reply { header, body } = exchanged?;
         self.needed_map.set(self.needed_map.get().max(header.lowest_map));
         if header.status != 0 {
             let code = ErrorCode::from_number(header.status).unwrap_or(ErrorCode::Protocol);

@@ -8,6 +8,7 @@
 
 pub mod access;
 mod admission;
+mod calls;
 pub mod client;
 mod dial;
 mod handshake;
@@ -27,6 +28,7 @@ mod term;
 
 pub use access::{Channel, Identity, JoinToken, Peer};
 pub use admission::{Admission, RefusalLog, Ticket};
+pub use calls::calls_of;
 pub use client::{CallOptions, Connection};
 pub use map_cell::MapCell;
 pub use membership::{

@@ -59,6 +59,21 @@ impl Origin {
         }
     }
 
+    /// Returns the number of the operation. Zero means that it has none.
+    pub(crate) fn operation(self) -> u32 {
+        self.operation
+    }
+
+    /// Returns the user, the group and the job, for the records of operations.
+    pub fn cause(self) -> skep_metrics::Origin {
+        skep_metrics::Origin {
+            user: self.user.checked_sub(1),
+            group: self.user_group.checked_sub(1),
+            job: Some(self.job).filter(|job| *job != 0),
+            ..skep_metrics::Origin::default()
+        }
+    }
+
     /// Returns the origin of the running future.
     pub(crate) fn current() -> Self {
         let context = skep_env::task_context();

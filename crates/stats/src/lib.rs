@@ -4,11 +4,13 @@
 //! and adds up the differences by node, target, operation, client, user, group or job. The command
 //! `skep stats` shows the rows, and the monitor stores them. [`why`] explains where the time of
 //! requests went, and names the causes of slowness. [`advise`] proposes stripe patterns.
+//! [`operation`] explains the time of one operation from its records.
 //!
 //! Pure: no I/O and no clock. Does not own the requests to the services or the output.
 
 pub mod advise;
 mod change;
+pub mod operation;
 mod row;
 pub mod why;
 

@@ -14,8 +14,8 @@ mod comparison;
 mod evidence;
 mod links;
 mod metadata_load;
-mod names;
-mod phases;
+pub(crate) mod names;
+pub(crate) mod phases;
 mod report;
 mod traffic;
 
@@ -27,4 +27,4 @@ pub use report::{Finding, Report, Scope, explain};
 pub use traffic::{Interval, Traffic};
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

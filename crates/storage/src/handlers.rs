@@ -68,7 +68,7 @@ async fn answer<R: Request>(
 ) {
     let Requester { outbox, device, meter, arrival, .. } = requester;
     let emulated = device.and_then(|device| Some((device, device.begin(&incoming)?)));
-    let Incoming { header, body, data, .. } = incoming;
+    let Incoming { mut header, body, data, .. } = incoming;
     let is_durable = header.is_durable();
     let handling = async {
         let result = match R::from_bytes(&body) {
@@ -82,7 +82,8 @@ async fn answer<R: Request>(
         (result, sent as u64)
     };
     let ((result, sent_bytes), spent) = skep_env::timed(handling).await;
-    meter.handled(arrival, &Handled { is_failed: result.is_err(), sent_bytes, spent });
+    let handled = Handled { is_failed: result.is_err(), sent_bytes, spent };
+    header.set_times(meter.handled(arrival, &handled));
     match result {
         Ok((reply, Some(data))) => outbox.reply_data(&header, &reply, vec![data]),
         Ok((reply, None)) => outbox.reply(&header, &reply),

@@ -6,13 +6,37 @@
 
 use crate::transfers::Transfers;
 use skep_env::TimeSpent;
-use skep_metrics::{Completed, OperationTable, Origin, Registry, SlowOperations, Stage, catalog};
+use skep_metrics::{
+    Completed, OperationTable, Origin, Registry, STAGES, SlowOperations, Stage, catalog,
+};
 use skep_rpc::Incoming;
 use skep_rpc::origin::cause_of;
-use skep_types::{NodeId, TargetId};
+use skep_types::codec::Codec;
+use skep_types::{InodeId, NodeId, TargetId};
 use skep_wire::Request;
+use skep_wire::storage as st;
 use std::cell::RefCell;
 use std::time::Duration;
+
+/// Length of an inode id. The key of a chunk file begins with one.
+const INODE_ID_BYTES: usize = 8;
+
+/// Returns the inode whose chunk file a request reads or changes. Zero for other requests.
+fn inode_of(message: u16, body: &[u8]) -> u64 {
+    let is_about_chunk_file = matches!(
+        message,
+        st::WriteChunk::ID
+            | st::ReadChunk::ID
+            | st::SyncChunk::ID
+            | st::TruncateChunk::ID
+            | st::StatChunk::ID
+            | st::ReserveChunk::ID
+            | st::ClearChunk::ID
+            | st::SeekChunk::ID
+    );
+    let id = body.get(..INODE_ID_BYTES).filter(|_| is_about_chunk_file);
+    id.and_then(|id| InodeId::from_bytes(id).ok()).map_or(0, InodeId::raw)
+}
 
 /// Counts the requests of one target, on the target's thread.
 #[derive(Debug)]
@@ -28,6 +52,8 @@ pub(crate) struct RequestMeter {
 pub(crate) struct Arrival {
     message: u16,
     trace: u128,
+    /// Id of the inode whose chunk file the request is about; zero for other requests.
+    inode: u64,
     data_bytes: u32,
     origin: Origin,
     /// Time at which the header was received.
@@ -80,6 +106,7 @@ impl RequestMeter {
         Arrival {
             message: incoming.header.message,
             trace: incoming.header.trace,
+            inode: inode_of(incoming.header.message, &incoming.body),
             data_bytes: incoming.header.data_bytes,
             origin: cause_of(&incoming.header, client),
             header_at,
@@ -99,12 +126,15 @@ impl RequestMeter {
         self.table.busy().add(1);
     }
 
-    /// Counts a request whose reply is on its way.
-    pub(crate) fn handled(&self, arrival: &Arrival, handled: &Handled) {
+    /// Counts a request whose reply is on its way. Returns its time in each stage in microseconds,
+    /// for the header of the reply.
+    pub(crate) fn handled(&self, arrival: &Arrival, handled: &Handled) -> [u32; STAGES] {
         let TimeSpent { begun_at, total, running, blocked, obstructed } = handled.spent;
         let completed = Completed {
             operation: u32::from(arrival.message),
             trace: arrival.trace,
+            ended_at: begun_at + total,
+            object: arrival.inode,
             is_failed: handled.is_failed,
             received_bytes: u64::from(arrival.data_bytes),
             sent_bytes: handled.sent_bytes,
@@ -128,6 +158,7 @@ impl RequestMeter {
             tracing::warn!("target {}: {line}", self.target);
         }
         self.table.record(&completed, &arrival.origin);
+        completed.times_us()
     }
 
     /// Counts the time in which data of replies were sent to `client`.
@@ -150,6 +181,9 @@ impl RequestMeter {
         let now = skep_env::now();
         let completed = Completed {
             operation: u32::from(arrival.message),
+            trace: arrival.trace,
+            ended_at: now,
+            object: arrival.inode,
             is_failed: true,
             duration: now.saturating_sub(arrival.header_at),
             ..Completed::default()

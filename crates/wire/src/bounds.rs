@@ -9,7 +9,7 @@
 use crate::limits::{MAX_BODY_BYTES, MAX_DATA_BYTES, MAX_MEMBER_MESSAGE_BYTES};
 use crate::{
     Request, benchmark as bm, consensus as cs, inline as il, log_shipping as ls, management as mg,
-    metadata as md, storage as st,
+    metadata as md, storage as st, traces as tr,
 };
 use skep_types::NodeKind;
 
@@ -91,6 +91,8 @@ pub fn bounds(id: u16) -> Bounds {
             body_bytes: MAX_MEMBER_MESSAGE_BYTES + FIELDS_BYTES,
             ..from(Senders::Management)
         },
+        // 64 records with 64 requests each.
+        tr::ReportTraces::ID => Bounds { body_bytes: 256 << 10, ..usual },
         // 4,096 keys.
         st::RemoveChunks::ID => Bounds { body_bytes: 128 << 10, ..from(Senders::Metadata) },
         _ => usual,
@@ -101,8 +103,8 @@ pub fn bounds(id: u16) -> Bounds {
 mod tests {
     use super::*;
     use crate::limits::{
-        MAX_CLOSES, MAX_INODES_ASKED, MAX_NOTIFICATIONS, MAX_REPORTED_WAITS, MAX_XATTR_NAME_BYTES,
-        MAX_XATTR_VALUE_BYTES,
+        MAX_CLOSES, MAX_INODES_ASKED, MAX_NOTIFICATIONS, MAX_REPORTED_TRACES, MAX_REPORTED_WAITS,
+        MAX_TRACE_CALLS, MAX_TRACE_NAME_BYTES, MAX_XATTR_NAME_BYTES, MAX_XATTR_VALUE_BYTES,
     };
     use skep_types::codec::Bytes;
     use skep_types::map::{Capacity, Condition, TargetHealth};
@@ -114,6 +116,25 @@ mod tests {
 
     /// Maximum length of a log record (`skep_format::log::MAX_PAYLOAD_BYTES`).
     const MAX_RECORD_BYTES: usize = 15 << 20;
+
+    fn longest_trace() -> tr::TraceRecord {
+        let call = tr::TraceCall {
+            message: 96,
+            target: TargetId::new(7),
+            begin_us: 1,
+            duration_us: 1,
+            is_failed: false,
+            stages: Some(tr::StageTimes::default()),
+        };
+        let name = "n".repeat(MAX_TRACE_NAME_BYTES);
+        tr::TraceRecord {
+            service: name.clone(),
+            operation: name,
+            user: Some(1),
+            calls: vec![call; MAX_TRACE_CALLS],
+            ..tr::TraceRecord::default()
+        }
+    }
 
     fn check<R: Request>(longest: &R) {
         let len = longest.to_bytes().len();
@@ -206,6 +227,7 @@ mod tests {
         let message = Bytes(vec![0; MAX_MEMBER_MESSAGE_BYTES]);
         check(&cs::AskMember { to: NodeId::new(1), message });
         let mark = il::InlineMark { start: 1, record: Lsn::new(1) };
+        check(&tr::ReportTraces { records: vec![longest_trace(); MAX_REPORTED_TRACES] });
         check(&il::SyncInline { inode, written: vec![mark; crate::limits::MAX_STARTS] });
     }
 

@@ -3,7 +3,7 @@
 
 use crate::{
     Request, benchmark as bm, consensus as cs, file_locks as fl, inline as il, log_shipping as ls,
-    management as mg, metadata as md, node, session, sharing as sh, storage as st,
+    management as mg, metadata as md, node, session, sharing as sh, storage as st, traces as tr,
 };
 use skep_types::codec::{Described, FieldDoc};
 
@@ -83,6 +83,8 @@ catalog! {
     // Metadata and storage services: their targets. The contents of a request make it idempotent.
     8 "metadata and storage" reads node::AddTarget => node::AddTargetReply;
     9 "metadata and storage" reads node::StopTarget => mg::EmptyReply;
+    // Any running service.
+    10 "any" reads tr::ListTraces => tr::TraceList;
     // Management. The sender and the number in the header make a request idempotent.
     16 "management" reads mg::RegisterServer => mg::RegisterReply;
     17 "management" reads mg::RegisterClient => mg::RegisterReply;
@@ -96,6 +98,7 @@ catalog! {
     25 "management" reads mg::SetClientLogLevel => node::LogLevel;
     26 "management" reads mg::ConfirmLogLevel => mg::EmptyReply;
     27 "management" reads mg::CreateGroup => mg::CreateGroupReply;
+    28 "management" reads tr::ReportTraces => mg::EmptyReply;
     30 "management" reads mg::Evict => mg::EmptyReply;
     // Metadata: sessions.
     32 "metadata" reads md::OpenSession => md::OpenSessionReply;

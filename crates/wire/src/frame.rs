@@ -23,7 +23,12 @@ pub const FLAG_REPLY: u16 = 1;
 /// Flag of requests whose effect must be durable on the device before the reply (`fsync`,
 /// `O_SYNC`).
 pub const FLAG_DURABLE: u16 = 2;
-const KNOWN_FLAGS: u16 = FLAG_REPLY | FLAG_DURABLE;
+/// Flag of replies whose fields `trace`, `user` and `user_group` have the times of the request in
+/// place of a copy of the request's fields ([`Header::set_times`]).
+pub const FLAG_TIMES: u16 = 4;
+const KNOWN_FLAGS: u16 = FLAG_REPLY | FLAG_DURABLE | FLAG_TIMES;
+/// Number of times in a reply.
+pub const TIMES: usize = 6;
 
 skep_types::record! {
     /// The header of a frame.
@@ -35,7 +40,8 @@ skep_types::record! {
         /// Version of the message's layout.
         pub message_version: u16,
         /// Bit 0: the frame is a reply. Bit 1: the effect of the request must be durable on the
-        /// device before the reply. All other bits must be zero.
+        /// device before the reply. Bit 2, only in replies: the reply has the times of the request.
+        /// All other bits must be zero.
         pub flags: u16,
         /// Length of the body, in bytes.
         pub body_bytes: u32,
@@ -69,7 +75,9 @@ skep_types::record! {
         /// version. In a reply: the requester must put at least this version into its later
         /// requests.
         pub lowest_map: MapVersion,
-        /// Trace id. All requests of one operation have the same trace id.
+        /// Trace id. All requests of one operation have the same trace id. In replies with bit 2 of
+        /// `flags`: time in the stages waiting, processing, disk and log sync, in microseconds,
+        /// each 32 bits, the first in the lowest bits.
         pub trace: u128,
         /// In requests of a metadata or storage target: the group that the sender leads as
         /// primary. Zero in requests of clients, tools and nodes.
@@ -77,9 +85,10 @@ skep_types::record! {
         /// Epoch of `sender_group` in the sender's cluster map.
         pub sender_epoch: Epoch,
         /// User id of the program that caused the request, plus one. Zero means that no program
-        /// did.
+        /// did. In replies with bit 2 of `flags`: time in the stage others, in microseconds.
         pub user: u32,
-        /// Group id of that program, plus one. Zero means that no program caused the request.
+        /// Group id of that program, plus one. Zero means that no program caused the request. In
+        /// replies with bit 2 of `flags`: time in the stage network, in microseconds.
         pub user_group: u32,
         /// Number of the job to which that program belongs. Zero means no job.
         pub job: u32,
@@ -131,9 +140,33 @@ impl Header {
         self.flags & FLAG_DURABLE != 0
     }
 
+    /// Sets the times of the request in each stage, in microseconds, which its reply will have. The
+    /// order is: waiting, processing, disk, log sync, others, network.
+    pub fn set_times(&mut self, times: [u32; TIMES]) {
+        let [waiting, processing, disk, log_sync, others, network] = times;
+        let in_trace = [waiting, processing, disk, log_sync].into_iter().rev();
+        self.trace = in_trace.fold(0, |sum, time| sum << 32 | u128::from(time));
+        (self.user, self.user_group) = (others, network);
+        self.flags |= FLAG_TIMES;
+    }
+
+    /// Returns the times in a reply ([`Self::set_times`]). `None` if it has none.
+    pub fn times(&self) -> Option<[u32; TIMES]> {
+        let of_trace = |place: u32| (self.trace >> (32 * place)) as u32;
+        let [waiting, processing, disk, log_sync] = [0, 1, 2, 3].map(of_trace);
+        let times = [waiting, processing, disk, log_sync, self.user, self.user_group];
+        (self.flags & (FLAG_REPLY | FLAG_TIMES) == FLAG_REPLY | FLAG_TIMES).then_some(times)
+    }
+
     /// Returns the header of the reply to this request.
     pub fn reply(&self) -> Self {
-        Self { flags: FLAG_REPLY, body_bytes: 0, data_bytes: 0, status: 0, ..self.clone() }
+        Self {
+            flags: FLAG_REPLY | self.flags & FLAG_TIMES,
+            body_bytes: 0,
+            data_bytes: 0,
+            status: 0,
+            ..self.clone()
+        }
     }
 
     /// Encodes header and body into one buffer. The caller must send `data_bytes` of bulk data
@@ -205,6 +238,9 @@ impl Header {
         if header.flags & !KNOWN_FLAGS != 0 {
             return Err(wrong(format!("unknown flags {:#x}", header.flags)));
         }
+        if header.flags & FLAG_TIMES != 0 && !header.is_reply() {
+            return Err(wrong("a request has the flag of replies with times".into()));
+        }
         if header.body_bytes as usize > MAX_BODY_BYTES
             || header.data_bytes as usize > MAX_DATA_BYTES
         {
@@ -265,6 +301,19 @@ mod tests {
             // The body's checksum is in the header, so the header's checksum covers it too.
             assert!(parse(&bytes).is_err(), "bit {bit}");
         }
+    }
+
+    #[test]
+    fn reply_has_the_times_that_the_receiver_has_set() {
+        let mut request = Header { trace: 77, user: 3, ..Header::default() };
+        assert_eq!(request.reply().times(), None);
+        let times = [1, 2, u32::MAX, 4, 5, 6];
+        request.set_times(times);
+        let bytes = request.reply().frame(&0_u8, 0);
+        assert_eq!(parse(&bytes).unwrap().0.times(), Some(times));
+        // Only a reply can have times.
+        let error = parse(&request.frame(&0_u8, 0)).unwrap_err();
+        assert!(error.to_string().contains("flag of replies"), "{error}");
     }
 
     #[test]

@@ -23,6 +23,7 @@ pub mod senders;
 pub mod session;
 pub mod sharing;
 pub mod storage;
+pub mod traces;
 
 use skep_types::codec::{Codec, Described};
 

@@ -67,3 +67,11 @@ pub const MAX_MEMBER_MESSAGE_BYTES: usize = 4 << 20;
 pub const MAX_LEADER_ADDRESSES: usize = 16;
 /// Maximum length of the text that names the leader. A receiver shortens longer texts of errors.
 pub const MAX_LEADER_TEXT: usize = 900;
+/// Maximum number of records in one `TraceList`. With all their requests, they take 1.4 MB.
+pub const MAX_LISTED_TRACES: usize = 500;
+/// Maximum number of requests in one `TraceRecord`.
+pub const MAX_TRACE_CALLS: usize = 64;
+/// Maximum number of records in one `ReportTraces`.
+pub const MAX_REPORTED_TRACES: usize = 64;
+/// Maximum length of the names in a `TraceRecord`. Names of messages and services are shorter.
+pub const MAX_TRACE_NAME_BYTES: usize = 64;

@@ -21,7 +21,7 @@ use skep_types::{FileKind, GroupId};
 use skep_types::{SessionId, ShardId, StripePattern, TargetId, TargetKind, Timestamp};
 use skep_wire::{
     consensus as cs, file_locks as fl, inline as il, log_shipping as ls, management as mg,
-    metadata as md, node, sharing as sh, storage as st,
+    metadata as md, node, sharing as sh, storage as st, traces as tr,
 };
 
 /// A type with a name.
@@ -119,6 +119,9 @@ pub(crate) const KINDS: &[Kind] = &[
     record::<mg::LogLevelChange>(),
     record::<node::LogLevel>(),
     record::<node::StatisticsSeries>(),
+    record::<tr::StageTimes>(),
+    record::<tr::TraceRecord>(),
+    record::<tr::TraceCall>(),
     record::<md::SessionEntry>(),
     record::<md::TransactionEntry>(),
     record::<md::GroupFile>(),

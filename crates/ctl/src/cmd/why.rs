@@ -5,6 +5,9 @@
 //! With `--since` it asks the monitor, which keeps the figures of the past minutes. The rules are
 //! in `skep_stats::why`.
 
+mod operation;
+mod traces;
+
 use crate::access::{Access, ClusterArgs, entry_at};
 use crate::cmd::stats::{interval, measure};
 use crate::help::{Example, examples};
@@ -15,6 +18,7 @@ use crate::uses::Users;
 use crate::view::target_named;
 use skep_monitor::limits::{EVIDENCE_PIECE_MS, EVIDENCE_PIECES};
 use skep_rpc::{CallOptions, Channel, MapCell, Router};
+use skep_stats::operation::SlowOperation;
 use skep_stats::why::{Report, Scope, Thresholds, explain};
 use skep_types::text::escape_controls;
 use skep_types::{ClusterMap, Error, ErrorCode, FileKind, InodeId, NodeId, Result, TargetKind};
@@ -29,6 +33,10 @@ const EXAMPLES: &[Example] = &[
     ("only the targets that a file uses", "skep why /mnt/skep/results/out.dat"),
     ("only the requests of the mounts on one host", "skep why --client node17"),
     ("only one target, in the last five minutes", "skep why --target 7 --since 5m"),
+    (
+        "one operation, by the trace id in a log or in the list of the slowest",
+        "skep why --op 0123456789abcdef000000000000002a",
+    ),
 ];
 
 /// Time limit for the record of a file.
@@ -43,6 +51,10 @@ const LONGEST_SPAN: Duration = Duration::from_millis(EVIDENCE_PIECE_MS * EVIDENC
 /// network), compares targets with their peers, and names slow disks and links, full targets, hot
 /// directories, users whose requests keep a target busy, and stopped clients for which others wait.
 /// The requests must be made while the command measures, unless --since asks the monitor.
+///
+/// With --op, explains one operation: each slow operation has a trace id, which the logs of mounts
+/// and services and the list of the slowest operations show. Mounts and services keep the records
+/// of slow operations, and of one in 1,024 others, for a limited time.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct WhyArgs {
@@ -63,11 +75,21 @@ pub(crate) struct WhyArgs {
     /// Explain this past span, such as 30s or 5m, as the monitor has measured it; at most 10m
     #[arg(long, value_name = "SPAN", value_parser = interval, conflicts_with = "interval")]
     since: Option<Duration>,
+    /// Explain one operation: its trace id
+    #[arg(long, value_name = "ID", value_parser = traces::trace_id)]
+    #[arg(conflicts_with_all = ["path", "client", "target", "interval", "since"])]
+    op: Option<u128>,
     #[command(flatten)]
     monitor: MonitorAddress,
 }
 
 pub(crate) fn run(args: WhyArgs) -> Result<()> {
+    if let Some(trace) = args.op {
+        args.monitor.refuse_without("--since")?;
+        let access = args.query.access(None)?;
+        let report = crate::cmd::block_on(async move { operation::explain(&access, trace).await })?;
+        return print(&report, operation::as_text);
+    }
     match args.since {
         None => args.monitor.refuse_without("--since")?,
         Some(span) if span > LONGEST_SPAN => {
@@ -151,6 +173,9 @@ async fn measured(access: &Access, scope: &Scope, interval: Duration) -> Result<
     let (evidence, now) = measure(access, interval).await?;
     let mut report = explain(&evidence, &now.map, scope, &Thresholds::default());
     report.unreachable = now.unreachable;
+    if scope.targets.is_none() {
+        report.slowest = operation::slowest(access, &now.map, scope.client).await;
+    }
     Ok(report)
 }
 
@@ -172,7 +197,7 @@ async fn from_monitor(
     serde_json::from_value(value).map_err(|_| not_a_monitor(&monitor.of(access)))
 }
 
-fn milliseconds(ms: f64) -> String {
+pub(crate) fn milliseconds(ms: f64) -> String {
     match ms {
         _ if ms < 0.1 => format!("{:.0} us", ms * 1e3),
         _ if ms < 10.0 => format!("{ms:.1} ms"),
@@ -210,6 +235,19 @@ fn as_text(report: &Report) -> String {
         let (what, remedy) = (escape_controls(&finding.what), escape_controls(&finding.remedy));
         let _ = writeln!(text, "- {what}\n  {remedy}");
     }
+    if !report.slowest.is_empty() {
+        text += "\nSlowest operations of the last minutes\n==========\n";
+    }
+    for slow in &report.slowest {
+        let SlowOperation { trace, operation, client, ms, mainly, .. } = slow;
+        let of = if client.is_empty() { String::new() } else { format!(" of {client}") };
+        let _ = writeln!(
+            text,
+            "- {operation}{of} took {}: {}\n  skep why --op {trace}",
+            milliseconds(*ms),
+            escape_controls(mainly)
+        );
+    }
     for service in &report.unreachable {
         let _ = writeln!(text, "no figures from {}", escape_controls(service));
     }
@@ -238,6 +276,7 @@ mod tests {
             seconds: 1.83,
             phases: vec![phase],
             findings: Vec::new(),
+            slowest: Vec::new(),
             unreachable: vec!["storage-1 [ID: n3]: no reply".into()],
         };
         let text = as_text(&report);

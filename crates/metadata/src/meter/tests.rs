@@ -62,13 +62,13 @@ fn time_of_a_request_is_divided_into_stages() {
     let (epoch, lsn, synced) = (Epoch::new(1), Lsn::new(1), Lsn::new(0));
     let append = Action::Append { epoch, lsn, synced, payload: vec![0; 100] };
     let sync = Action::Sync { lsn: Lsn::new(1) };
-    meter.end_batch(&[append, reply(Lookup::ID, 1, Ok(Vec::new())), sync], MS * 15);
+    meter.end_batch(&mut [append, reply(Lookup::ID, 1, Ok(Vec::new())), sync], MS * 15);
     let between = Figures::of(&registry);
     assert_eq!(between.number("skep_metadata_requests_busy", "3"), 1);
     assert_eq!(between.number("skep_metadata_log_unsynced_records", "3"), 1);
     meter.begin_batch(&[Event::Synced { lsn: Lsn::new(1) }], MS * 35);
     let failed = Err(Error::new(ErrorCode::NotFound, "no entry"));
-    meter.end_batch(&[reply(Lookup::ID, 2, failed)], MS * 36);
+    meter.end_batch(&mut [reply(Lookup::ID, 2, failed)], MS * 36);
     let figures = Figures::of(&registry);
     assert_eq!(figures.number("skep_metadata_operations", "lookup"), 2);
     assert_eq!(figures.number("skep_metadata_operation_errors", "lookup"), 1);
@@ -94,10 +94,10 @@ fn requests_of_an_ended_connection_are_forgotten() {
     meter.connected();
     let events = [arrive(&mut meter, Lookup::ID, 1, MS)];
     meter.begin_batch(&events, MS);
-    meter.end_batch(&[], MS);
+    meter.end_batch(&mut [], MS);
     meter.disconnected(1);
     // The late reply of the dropped request counts nothing.
-    meter.end_batch(&[reply(Lookup::ID, 1, Ok(Vec::new()))], MS);
+    meter.end_batch(&mut [reply(Lookup::ID, 1, Ok(Vec::new()))], MS);
     let figures = Figures::of(&registry);
     assert_eq!(figures.number("skep_metadata_requests_busy", "3"), 0);
     assert_eq!(figures.number("skep_metadata_connections", "3"), 0);

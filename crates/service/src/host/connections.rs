@@ -102,7 +102,7 @@ impl ServingNode {
         let message = incoming.header.message;
         if link_requests::is_link_request(message) {
             link_requests::answer(Some(&self.links), incoming, outbox);
-        } else if message::is_statistics_request(message) {
+        } else if message::is_figures_request(message) {
             message::answer(&self.figures, &incoming, outbox);
         } else if target_requests::is_target_request(message) {
             self.answer_target_request(&incoming, outbox).await;

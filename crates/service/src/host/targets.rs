@@ -271,7 +271,7 @@ impl ServingNode {
     fn figures_of(&self, target: TargetId, path: &Path) -> Arc<Registry> {
         let mut all = self.target_figures.borrow_mut();
         let figures = all.entry(target).or_insert_with(|| {
-            let figures = Registry::new();
+            let figures = Registry::part_of(self.figures.registry());
             let (path, reserve) = (path.to_owned(), self.host.reserve);
             figures.add(Arc::new(CapacityFigures { target, path, reserve }));
             self.figures.registry().add(Arc::clone(&figures) as _);

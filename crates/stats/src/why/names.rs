@@ -5,7 +5,7 @@ use skep_types::{ClusterMap, NodeId, TargetId, TargetKind};
 
 /// Returns the name of a target with its kind and service. Names come from other hosts, so control
 /// characters are escaped.
-pub(super) fn target(map: &ClusterMap, id: u32) -> String {
+pub(crate) fn target(map: &ClusterMap, id: u32) -> String {
     let Some(target) = map.targets.iter().find(|target| target.id.raw() == id) else {
         return format!("target {}", TargetId::new(id));
     };
@@ -26,7 +26,7 @@ pub(super) fn node(map: &ClusterMap, id: NodeId) -> String {
 }
 
 /// Returns the name of a client with its id.
-pub(super) fn client(map: &ClusterMap, id: u32) -> String {
+pub(crate) fn client(map: &ClusterMap, id: u32) -> String {
     let id = NodeId::new(id);
     match map.node(id) {
         Some(node) => format!("client {} ({id})", escape_controls(&node.name)),

@@ -35,7 +35,7 @@ pub struct Phase {
 }
 
 /// Returns the words for a stage, with the name of the target.
-fn words(what: Stage, kind: TargetKind, target: &str) -> String {
+pub(crate) fn words(what: Stage, kind: TargetKind, target: &str) -> String {
     match (what, kind) {
         (Stage::Waiting, _) => format!("in the queue of {target}"),
         (Stage::Processing, _) => format!("in the thread of {target}"),

@@ -4,6 +4,7 @@ use super::cause::{Cause, Thresholds};
 use super::causes::causes;
 use super::evidence::Evidence;
 use super::phases::{Phase, phases};
+use crate::operation::SlowOperation;
 use serde::{Deserialize, Serialize};
 use skep_cluster::problems::{Severity, problems_of_map};
 use skep_types::ClusterMap;
@@ -59,6 +60,10 @@ pub struct Report {
     pub phases: Vec<Phase>,
     /// The causes.
     pub findings: Vec<Finding>,
+    /// The slowest operations of the last minutes, as far as services have their records. The
+    /// caller adds them.
+    #[serde(default)]
+    pub slowest: Vec<SlowOperation>,
     /// Services without figures, each with the reason.
     pub unreachable: Vec<String>,
 }
@@ -107,6 +112,7 @@ pub fn explain(
         seconds: ns as f64 / 1e9,
         phases,
         findings,
+        slowest: Vec::new(),
         unreachable: Vec::new(),
     }
 }

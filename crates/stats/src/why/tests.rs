@@ -37,7 +37,7 @@ fn target(id: u32, kind: TargetKind, node: u32) -> Target {
 }
 
 /// Returns a map with metadata targets 1 and 2, and storage targets 3 to 6 on two servers.
-fn map() -> ClusterMap {
+pub(crate) fn map() -> ClusterMap {
     let mut map = ClusterMap::empty(ClusterId::default());
     map.formatted = true;
     map.nodes = vec![

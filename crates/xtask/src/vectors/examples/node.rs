@@ -2,13 +2,14 @@
 
 use crate::vectors::{Example, example};
 use skep_types::codec::crc32c;
-use skep_types::{NodeId, TargetId};
+use skep_types::{InodeId, NodeId, TargetId};
 use skep_wire::benchmark::{DiscardData, GiveData, GiveDataReply, MeasureLink, MeasureLinkReply};
 use skep_wire::management::EmptyReply;
 use skep_wire::node::{
     AddTarget, AddTargetReply, GetStatistics, LogLevel, SetLogLevel, Statistics, StatisticsSeries,
     StopTarget,
 };
+use skep_wire::traces::{ListTraces, ReportTraces, StageTimes, TraceCall, TraceList, TraceRecord};
 
 pub(super) fn examples() -> Vec<Example> {
     let set = SetLogLevel { level: Some("info,skep_storage=debug".into()) };
@@ -16,6 +17,7 @@ pub(super) fn examples() -> Vec<Example> {
     let mut all = vec![example(&set, &level).request(&SetLogLevel { level: None })];
     all.extend(network_messages());
     all.push(statistics());
+    all.extend(traces());
     all.extend(target_messages());
     all
 }
@@ -52,6 +54,56 @@ fn statistics() -> Example {
         ],
     };
     example(&GetStatistics { prefix: "skep_storage_".into() }, &statistics)
+}
+
+fn traces() -> Vec<Example> {
+    let stages = StageTimes { waiting_us: 20, disk_us: 310_000, ..StageTimes::default() };
+    let call = TraceCall {
+        message: 98,
+        target: TargetId::new(7),
+        begin_us: 15,
+        duration_us: 311_000,
+        is_failed: false,
+        stages: Some(stages),
+    };
+    let of_mount = TraceRecord {
+        trace: 0x0123_4567_89ab_cdef_0000_0000_0000_002a,
+        service: "mount".into(),
+        client: NodeId::new(12),
+        user: Some(1000),
+        operation: "fsync".into(),
+        inode: InodeId::new(0x0007_0000_0000_0042),
+        ended_us: 1_750_000_000_123_456,
+        duration_us: 311_200,
+        stages: StageTimes { processing_us: 60, others_us: 311_140, ..StageTimes::default() },
+        is_slow: true,
+        calls: vec![call, TraceCall { is_failed: true, stages: None, ..call }],
+        calls_left_out: 3,
+        ..TraceRecord::default()
+    };
+    let of_target = TraceRecord {
+        service: "storage".into(),
+        target: TargetId::new(7),
+        user: None,
+        operation: "sync_chunk".into(),
+        stages,
+        bytes: 4096,
+        is_failed: true,
+        is_slow: false,
+        calls: Vec::new(),
+        calls_left_out: 0,
+        ..of_mount.clone()
+    };
+    let list = TraceList {
+        records: vec![of_mount.clone(), of_target],
+        next: 17,
+        incarnation: 0x0123_4567_89ab_cdef,
+        lost: 2,
+    };
+    let one = ListTraces { trace: Some(of_mount.trace), after: 0, limit: 500 };
+    let all = ListTraces { trace: None, after: 15, limit: 100 };
+    let report = ReportTraces { records: vec![of_mount] };
+    vec![example(&one, &list).request(&all), example(&report, &EmptyReply {})]
 }
 
 fn network_messages() -> Vec<Example> {

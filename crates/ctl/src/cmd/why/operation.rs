@@ -1,0 +1,165 @@
+//! `skep why --op`: explains one operation from the records of mounts and services.
+//!
+//! Does not own the explanation (`skep_stats::operation`).
+
+use super::milliseconds;
+use super::traces::{Gathered, gather};
+use crate::access::Access;
+use crate::cmd::stats::fetch;
+use crate::output::utc;
+use skep_stats::operation::{self, OperationReport, Part, RequestLine, SlowOperation, Usual};
+use skep_types::text::escape_controls;
+use skep_types::{ClusterMap, Error, ErrorCode, Result, Timestamp};
+use std::fmt::Write;
+use std::time::Duration;
+
+/// Age up to which an operation is in the list of the slowest.
+const RECENT: Duration = Duration::from_secs(600);
+
+/// Returns the report about the operation with the trace id `trace`.
+///
+/// # Errors
+/// - `NotFound` if no process has a record of it.
+/// - Errors of management, from which the list of services comes.
+pub(super) async fn explain(access: &Access, trace: u128) -> Result<OperationReport> {
+    let now = fetch(access).await?;
+    let Gathered { records, unreachable } = gather(access, &now.map, Some(trace)).await;
+    let report = operation::explain(&records, &now.map, &Usual::of(&now.round));
+    let Some(mut report) = report else { return Err(not_found(trace, &unreachable)) };
+    report.unreachable = unreachable;
+    Ok(report)
+}
+
+fn not_found(trace: u128, unreachable: &[String]) -> Error {
+    let silent = match unreachable {
+        [] => String::new(),
+        services => format!("; no reply from {}", services.join(", ")),
+    };
+    let what = format!(
+        "cannot explain operation {trace:032x}: no service has a record of it{silent}; services and \
+         mounts keep only slow operations and one in 1,024 others, in limited memory and until \
+         they stop, and a mount reports its own a few seconds later; `skep why` lists the slowest"
+    );
+    Error::new(ErrorCode::NotFound, what)
+}
+
+/// Returns the slowest recent operations, of one client or of all. Services that do not reply are
+/// left out.
+pub(super) async fn slowest(
+    access: &Access,
+    map: &ClusterMap,
+    client: Option<u32>,
+) -> Vec<SlowOperation> {
+    let Gathered { mut records, .. } = gather(access, map, None).await;
+    records.retain(|record| client.is_none_or(|client| record.client.raw() == client));
+    let now = skep_env::wall_time();
+    let now_us = u64::try_from(now.seconds).unwrap_or(0) * 1_000_000;
+    let since_us = now_us.saturating_sub(RECENT.as_micros() as u64);
+    operation::slowest(&records, map, since_us)
+}
+
+pub(super) fn as_text(report: &OperationReport) -> String {
+    let mut text = String::new();
+    let OperationReport { operation, service, client, ms, .. } = report;
+    let failed = if report.is_failed { " and failed" } else { "" };
+    let seconds = i64::try_from(report.ended_us / 1_000_000).unwrap_or(0);
+    let ended = utc(Timestamp { seconds, nanoseconds: 0 });
+    let _ = write!(text, "{} took {}{failed}", escape_controls(operation), milliseconds(*ms));
+    let _ = match client.is_empty() {
+        true => write!(text, ", at a {} service", escape_controls(service)),
+        false => write!(text, ", of {}", escape_controls(client)),
+    };
+    if let Some(user) = report.user {
+        let _ = write!(text, ", user {user}");
+    }
+    if !report.inode.is_empty() {
+        let _ = write!(text, ", inode {}", report.inode);
+    }
+    let _ = writeln!(text, "; it ended at {ended}");
+    for Part { share, ms, what, usual_ms, .. } in &report.parts {
+        let usual = usual_ms.map(|it| format!(", usually {}", milliseconds(it)));
+        let _ = writeln!(
+            text,
+            "  {:3.0} %  {} ({}{})",
+            share * 100.0,
+            escape_controls(what),
+            milliseconds(*ms),
+            usual.unwrap_or_default()
+        );
+    }
+    if service != "mount" {
+        text +=
+            "The mount has not reported this operation, so only its longest request is shown.\n";
+    }
+    if !report.requests.is_empty() {
+        text += "\nRequests\n==========\n";
+    }
+    for RequestLine { request, place, begin_ms, ms, is_failed, .. } in &report.requests {
+        let begin = begin_ms.map(|it| format!("after {}: ", milliseconds(it)));
+        let failed = if *is_failed { ", failed" } else { "" };
+        let _ = writeln!(
+            text,
+            "- {}{} to {}, {}{failed}",
+            begin.unwrap_or_default(),
+            escape_controls(request),
+            escape_controls(place),
+            milliseconds(*ms)
+        );
+    }
+    if report.requests_left_out > 0 {
+        let _ = writeln!(text, "- {} more, which were shorter", report.requests_left_out);
+    }
+    for service in &report.unreachable {
+        let _ = writeln!(text, "no records from {}", escape_controls(service));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_names_the_parts_with_shares_and_usual_times() {
+        let part = Part {
+            share: 0.82,
+            ms: 1020.0,
+            target: 7,
+            stage: "log_sync".into(),
+            what: "waiting for the log sync of metadata target t7 on m\u{1b}[2J".into(),
+            usual_ms: Some(0.4),
+        };
+        let line = RequestLine {
+            request: "create".into(),
+            target: 7,
+            place: "metadata target t7".into(),
+            begin_ms: Some(0.2),
+            ms: 1100.0,
+            is_failed: true,
+        };
+        let report = OperationReport {
+            trace: "2a".into(),
+            operation: "create".into(),
+            service: "mount".into(),
+            client: "client node17 (n5)".into(),
+            user: Some(1000),
+            inode: String::new(),
+            ended_us: 1_750_000_000_000_000,
+            ms: 1244.0,
+            is_failed: false,
+            parts: vec![part],
+            requests: vec![line],
+            requests_left_out: 2,
+            records: 1,
+            unreachable: vec!["storage-1 [ID: n3]: no reply".into()],
+        };
+        let text = as_text(&report);
+        let first = "create took 1244 ms, of client node17 (n5), user 1000; it ended at 2025-06-15";
+        assert!(text.starts_with(first), "{text}");
+        let expected = "   82 %  waiting for the log sync of metadata target t7 on m";
+        assert!(text.contains(expected) && text.contains("(1020 ms, usually 0.4 ms)"), "{text}");
+        assert!(text.contains("- after 0.2 ms: create to metadata target t7, 1100 ms, failed\n"));
+        assert!(text.contains("- 2 more") && text.contains("no records from storage-1"), "{text}");
+        assert!(!text.contains('\u{1b}'), "names cannot move the cursor");
+    }
+}

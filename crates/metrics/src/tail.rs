@@ -1,0 +1,57 @@
+//! Decides whether an operation was slow, when it has ended, from the operations of its kind.
+//!
+//! Does not own the records ([`crate::traces`]) or the lines in the log ([`crate::slow`]).
+
+use std::cell::Cell;
+use std::time::Duration;
+
+/// An operation of this duration is slow, whatever is usual: programs and users notice it.
+const ALWAYS_SLOW: Duration = Duration::from_millis(100);
+/// A shorter operation is never slow.
+const NEVER_SLOW: Duration = Duration::from_millis(1);
+/// An operation is slow if it takes at least this many times the mean of its kind.
+const TIMES_THE_MEAN: u64 = 16;
+/// Number of operations over which the mean decays.
+const MEAN_OVER: u64 = 1024;
+
+/// The mean duration of one kind of operation, on one thread.
+#[derive(Debug, Default)]
+pub(crate) struct Tail {
+    mean_ns: Cell<u64>,
+    count: Cell<u64>,
+}
+
+impl Tail {
+    /// Whether an operation is slow. Adds its duration to the mean.
+    pub(crate) fn is_slow(&self, duration: Duration) -> bool {
+        let ns = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        let (mean, count) = (self.mean_ns.get(), (self.count.get() + 1).min(MEAN_OVER));
+        self.count.set(count);
+        let change = (ns.abs_diff(mean)) / count;
+        self.mean_ns.set(if ns > mean { mean + change } else { mean - change });
+        if duration < NEVER_SLOW {
+            return false;
+        }
+        duration >= ALWAYS_SLOW || (count > 1 && ns / TIMES_THE_MEAN >= mean)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn operations_far_above_the_mean_of_their_kind_are_slow() {
+        let tail = Tail::default();
+        let us = Duration::from_micros;
+        assert!(!tail.is_slow(us(1_500)), "nothing is known about the first");
+        (0..2_000).for_each(|_| assert!(!tail.is_slow(us(100))));
+        assert!(!tail.is_slow(us(999)) && !tail.is_slow(us(1_500)));
+        assert!(tail.is_slow(us(2_000)));
+        // A disk on which all operations take long gives no end of slow operations, unless they
+        // take so long that anybody notices.
+        let slow = (0..20_000).filter(|_| tail.is_slow(us(20_000))).count();
+        assert!((1..1_000).contains(&slow), "{slow}");
+        assert!((0..2_000).all(|_| tail.is_slow(us(100_000))));
+    }
+}

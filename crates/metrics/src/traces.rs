@@ -1,0 +1,237 @@
+//! Records of single operations: those that were slow, and a sample of all.
+//!
+//! Does not own the decision of each table whether an operation was slow for its kind
+//! ([`crate::tail`]), or the message that carries records (`skep-exporter`).
+//!
+//! # Invariants
+//! - An operation that is not kept takes no lock and allocates nothing.
+//! - A thread that keeps an operation never waits for a reader: it counts the operation as lost.
+//! - The rings are bounded. A new record replaces the oldest one of its ring.
+
+use crate::accounts::Origin;
+use crate::operations::Completed;
+use crate::stage::STAGES;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError, TryLockError};
+use std::time::Duration;
+
+/// Number of slow operations that a process keeps.
+const SLOW_RECORDS: usize = 1024;
+/// Number of sampled operations that a process keeps.
+const SAMPLED_RECORDS: usize = 512;
+/// One trace id of this many is sampled, as a power of two.
+const SAMPLE_BITS: u32 = 10;
+
+/// Whether all processes keep the records of an operation. Each process computes the same from the
+/// trace id, so the records of a sampled operation are complete.
+pub fn is_sampled(trace: u128) -> bool {
+    // The process and the operation are both in the product. Numbers of operations count up, so a
+    // multiplication by the golden ratio spreads them evenly.
+    let mixed = ((trace >> 64) as u64 ^ trace as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    trace != 0 && mixed >> (u64::BITS - SAMPLE_BITS) == 0
+}
+
+/// Why a record is kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reason {
+    /// The operation took much longer than others of its kind.
+    Slow,
+    /// The trace id is one of the sample.
+    Sampled,
+}
+
+/// A request that an operation has sent to a target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TracedCall {
+    /// Number of the message.
+    pub message: u16,
+    /// Id of the target. Zero means the node itself.
+    pub target: u32,
+    /// Time from the begin of the operation to the request.
+    pub begin: Duration,
+    /// Time from the request to its reply.
+    pub duration: Duration,
+    /// Whether the target has refused the request, or has not replied.
+    pub is_failed: bool,
+    /// Time in each stage at the target, in microseconds. `None` if the reply does not have it.
+    pub times_us: Option<[u32; STAGES]>,
+}
+
+/// The requests of one operation.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct TracedCalls {
+    /// The requests, in the order of their replies.
+    pub calls: Vec<TracedCall>,
+    /// Number of further requests that were left out.
+    pub left_out: u32,
+}
+
+/// An operation that was kept.
+#[derive(Debug, Clone)]
+pub struct KeptOperation {
+    /// Number of the record in its process. It rises with each record.
+    pub number: u64,
+    /// Why the record is kept.
+    pub reason: Reason,
+    /// The operation.
+    pub completed: Completed,
+    /// The cause of the operation.
+    pub origin: Origin,
+    /// The kind of the process: `mount`, `metadata`, `storage` or `management`.
+    pub service: &'static str,
+    /// Name of the kind of operation.
+    pub name: String,
+    /// Id of the target. Zero in a mount.
+    pub target: u32,
+    /// The requests of the operation, if the process is a mount.
+    pub calls: TracedCalls,
+}
+
+/// Records that a reader has asked for.
+#[derive(Debug, Default)]
+pub struct KeptOperations {
+    /// The records in the order of their numbers.
+    pub operations: Vec<KeptOperation>,
+    /// Number of operations that were not kept although they should be, since the start of the
+    /// process.
+    pub lost: u64,
+    /// Position for the next query. Records up to it are here, or do not match, or were replaced.
+    pub next: u64,
+}
+
+#[derive(Debug, Default)]
+struct Rings {
+    newest: u64,
+    slow: VecDeque<KeptOperation>,
+    sampled: VecDeque<KeptOperation>,
+}
+
+/// The records of a process.
+#[derive(Debug, Default)]
+pub struct TraceStore {
+    /// The mutex protects only the rings. A thread that keeps an operation does not wait for it.
+    rings: Mutex<Rings>,
+    lost: AtomicU64,
+}
+
+impl TraceStore {
+    /// Adds a record and replaces the oldest one if its ring is full.
+    pub(crate) fn keep(&self, mut kept: KeptOperation) {
+        let mut rings = match self.rings.try_lock() {
+            Ok(rings) => rings,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => {
+                self.lost.fetch_add(1, Ordering::Relaxed);
+                return;
+            }
+        };
+        rings.newest += 1;
+        kept.number = rings.newest;
+        let (ring, limit) = match kept.reason {
+            Reason::Slow => (&mut rings.slow, SLOW_RECORDS),
+            Reason::Sampled => (&mut rings.sampled, SAMPLED_RECORDS),
+        };
+        if ring.len() == limit {
+            ring.pop_front();
+        }
+        ring.push_back(kept);
+    }
+
+    /// Returns the number of a record that the caller keeps itself.
+    pub fn next_number(&self) -> u64 {
+        let mut rings = self.rings.lock().unwrap_or_else(PoisonError::into_inner);
+        rings.newest += 1;
+        rings.newest
+    }
+
+    /// Returns at most `limit` slow and sampled operations with numbers above `after`, the oldest
+    /// first. With a trace id, only those of this operation.
+    pub fn read(&self, trace: Option<u128>, after: u64, limit: usize) -> KeptOperations {
+        let rings = self.rings.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = rings.slow.iter().chain(&rings.sampled);
+        let mut found: Vec<_> = all
+            .filter(|kept| kept.number > after)
+            .filter(|kept| trace.is_none_or(|trace| kept.completed.trace == trace))
+            .collect();
+        found.sort_by_key(|kept| kept.number);
+        let next = match found.get(limit.max(1) - 1) {
+            Some(last) if found.len() > limit => last.number,
+            _ => rings.newest.max(after),
+        };
+        let operations = found.into_iter().take(limit).cloned().collect();
+        KeptOperations { operations, lost: self.lost.load(Ordering::Relaxed), next }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kept(trace: u128, reason: Reason) -> KeptOperation {
+        KeptOperation {
+            number: 0,
+            reason,
+            completed: Completed { trace, ..Completed::default() },
+            origin: Origin::default(),
+            service: "storage",
+            name: "read_chunk".into(),
+            target: 7,
+            calls: TracedCalls::default(),
+        }
+    }
+
+    fn numbers(found: &KeptOperations) -> Vec<u64> {
+        found.operations.iter().map(|kept| kept.number).collect()
+    }
+
+    #[test]
+    fn one_of_1024_operations_of_any_process_is_sampled() {
+        for process in [1_u128, 0xdead_beef_0123_4567] {
+            let traces = (1..=1_u128 << 20).map(|number| process << 64 | number);
+            let sampled = traces.filter(|trace| is_sampled(*trace)).count();
+            assert!((1000..=1050).contains(&sampled), "{sampled}");
+        }
+        assert!(!is_sampled(0));
+    }
+
+    #[test]
+    fn new_records_replace_the_oldest_of_their_ring_only() {
+        let store = TraceStore::default();
+        store.keep(kept(99, Reason::Sampled));
+        for number in 0..SLOW_RECORDS + 10 {
+            store.keep(kept(number as u128, Reason::Slow));
+        }
+        let all = store.read(None, 0, usize::MAX);
+        assert_eq!(all.operations.len(), SLOW_RECORDS + 1);
+        assert_eq!((all.operations[0].number, all.operations[1].number), (1, 12));
+        assert_eq!(all.next, SLOW_RECORDS as u64 + 11);
+        assert_eq!(numbers(&store.read(Some(99), 0, usize::MAX)), [1, 101]);
+    }
+
+    #[test]
+    fn pages_of_records_continue_where_the_last_one_ended() {
+        let store = TraceStore::default();
+        for number in 0..5 {
+            store.keep(kept(number, if number == 2 { Reason::Sampled } else { Reason::Slow }));
+        }
+        let first = store.read(None, 0, 3);
+        assert_eq!((numbers(&first), first.next), (vec![1, 2, 3], 3));
+        let second = store.read(None, first.next, 3);
+        assert_eq!((numbers(&second), second.next), (vec![4, 5], 5));
+        let third = store.read(None, second.next, 3);
+        assert_eq!((numbers(&third), third.next), (vec![], 5));
+    }
+
+    #[test]
+    fn a_writer_does_not_wait_for_a_reader_and_counts_the_loss() {
+        let store = TraceStore::default();
+        let reading = store.rings.lock().unwrap();
+        store.keep(kept(1, Reason::Slow));
+        drop(reading);
+        store.keep(kept(2, Reason::Slow));
+        let all = store.read(None, 0, 10);
+        assert_eq!((all.operations.len(), all.lost), (1, 1));
+        assert_eq!(all.operations[0].completed.trace, 2);
+    }
+}

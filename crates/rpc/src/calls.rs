@@ -1,0 +1,122 @@
+//! The newest requests that operations of this thread have sent, with the time that each took in
+//! the network and at its target. A mount adds them to the record of an operation that was slow.
+//!
+//! Does not own the records of operations (`skep_metrics`), or the times at the target, which the
+//! target writes into the header of its reply.
+
+use skep_env::now;
+use skep_metrics::{TracedCall, TracedCalls};
+use skep_types::TargetId;
+use skep_wire::frame::TIMES;
+use skep_wire::limits::MAX_TRACE_CALLS;
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// Number of requests that a thread remembers. A slow operation with more requests names how many
+/// were left out.
+const REMEMBERED: usize = 1024;
+
+/// A request that has ended.
+#[derive(Debug, Clone, Copy)]
+struct EndedCall {
+    /// Number of the operation.
+    operation: u32,
+    message: u16,
+    target: TargetId,
+    begun_at: Duration,
+    ended_at: Duration,
+    is_failed: bool,
+    times_us: Option<[u32; TIMES]>,
+}
+
+thread_local! {
+    static ENDED: RefCell<VecDeque<EndedCall>> = const { RefCell::new(VecDeque::new()) };
+}
+
+/// A request of an operation that waits for its reply.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RunningCall {
+    operation: u32,
+    message: u16,
+    target: TargetId,
+    begun_at: Duration,
+}
+
+impl RunningCall {
+    /// Starts the measurement of a request. `None` if it belongs to no operation.
+    pub(crate) fn begin(operation: u32, message: u16, target: TargetId) -> Option<Self> {
+        (operation != 0).then(|| Self { operation, message, target, begun_at: now() })
+    }
+
+    /// Remembers the request with the times in its reply.
+    pub(crate) fn end(self, is_failed: bool, times_us: Option<[u32; TIMES]>) {
+        let Self { operation, message, target, begun_at } = self;
+        let ended_at = now();
+        let ended =
+            EndedCall { operation, message, target, begun_at, ended_at, is_failed, times_us };
+        ENDED.with_borrow_mut(|all| {
+            if all.len() == REMEMBERED {
+                all.pop_front();
+            }
+            all.push_back(ended);
+        });
+    }
+}
+
+/// Returns the requests of the operation with the trace id `trace`, which has begun at `begun_at`
+/// on this thread. The operation may have had more requests than the thread remembers.
+pub fn calls_of(trace: u128, begun_at: Duration) -> TracedCalls {
+    // The number of an operation is in the lowest bits of its trace id.
+    let operation = trace as u32;
+    ENDED.with_borrow(|all| {
+        // Requests that ended before the operation began belong to others.
+        let since = all.iter().rev().take_while(|call| call.ended_at >= begun_at);
+        let mut own: Vec<_> = since.filter(|call| call.operation == operation).collect();
+        own.reverse();
+        let left_out = own.len().saturating_sub(MAX_TRACE_CALLS);
+        // Of many requests, the ones that took longest say the most.
+        if left_out > 0 {
+            own.sort_by_key(|call| call.ended_at.saturating_sub(call.begun_at));
+            own.drain(..left_out);
+            own.sort_by_key(|call| call.ended_at);
+        }
+        let traced = |call: &EndedCall| TracedCall {
+            message: call.message,
+            target: call.target.raw(),
+            begin: call.begun_at.saturating_sub(begun_at),
+            duration: call.ended_at.saturating_sub(call.begun_at),
+            is_failed: call.is_failed,
+            times_us: call.times_us,
+        };
+        let calls = own.into_iter().map(traced).collect();
+        TracedCalls { calls, left_out: u32::try_from(left_out).unwrap_or(u32::MAX) }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn requests_of_one_operation_are_found_among_others() {
+        let begun_at = now();
+        for number in 0..REMEMBERED * 2 {
+            let operation = if number % 16 == 0 { 7 } else { 8 };
+            let call = RunningCall::begin(operation, 96, TargetId::new(3)).unwrap();
+            call.end(number == 16 * 127, Some([number as u32; TIMES]));
+        }
+        assert!(RunningCall::begin(0, 96, TargetId::new(3)).is_none(), "no operation");
+        let trace = 0x55 << 64 | 7;
+        let found = calls_of(trace, begun_at);
+        assert_eq!((found.calls.len(), found.left_out), (REMEMBERED / 16, 0));
+        let numbers: Vec<_> = found.calls.iter().map(|it| it.times_us.unwrap()[0]).collect();
+        assert!(numbers.is_sorted() && numbers.iter().all(|number| number % 16 == 0));
+        let last = found.calls.last().unwrap();
+        assert!(last.is_failed && last.message == 96 && last.target == 3);
+        let many = calls_of(0x55 << 64 | 8, begun_at);
+        assert_eq!(many.calls.len(), MAX_TRACE_CALLS);
+        assert_eq!(many.left_out as usize, REMEMBERED - REMEMBERED / 16 - MAX_TRACE_CALLS);
+        assert!(calls_of(trace, now() + Duration::from_secs(1)).calls.is_empty());
+    }
+}

@@ -1,0 +1,316 @@
+//! Where the time of one operation went, in words: from the record of its mount, which has the
+//! times of all its requests, and from the records of services.
+//!
+//! Pure. Does not own the records (`skep_metrics`, `skep_wire::traces`) or the search for them.
+
+mod attribution;
+mod usual;
+
+pub use usual::Usual;
+
+use crate::why::names;
+use crate::why::phases::words;
+use attribution::attribute;
+use serde::{Deserialize, Serialize};
+use skep_metrics::Stage;
+use skep_types::{ClusterMap, TargetKind};
+use skep_wire::traces::TraceRecord;
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+/// Parts of the time below this share of the whole are left out.
+const SMALLEST_SHARE: f64 = 0.005;
+/// Maximum number of requests in a report: those that took longest.
+const MAX_REQUESTS: usize = 12;
+/// Maximum number of operations in a list of the slowest.
+pub const MAX_SLOWEST: usize = 3;
+
+/// A part of the time of an operation.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Part {
+    /// Share of the duration, between 0 and 1.
+    pub share: f64,
+    /// Time in milliseconds.
+    pub ms: f64,
+    /// The target at which the time was spent. Zero means the mount.
+    pub target: u32,
+    /// Name of the stage, as in the metrics; `link` for the way to the target and back.
+    pub stage: String,
+    /// The part in words.
+    pub what: String,
+    /// The usual time of such requests in this stage at all targets of the kind, in milliseconds.
+    /// `None` if it is unknown.
+    pub usual_ms: Option<f64>,
+}
+
+/// A request of an operation, or a request of a service on behalf of the operation.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RequestLine {
+    /// Kind of the request.
+    pub request: String,
+    /// The target. Zero means the node itself.
+    pub target: u32,
+    /// Name of the target.
+    pub place: String,
+    /// Time from the begin of the operation in milliseconds. `None` if the clocks of different
+    /// hosts would have to be compared.
+    pub begin_ms: Option<f64>,
+    /// Duration in milliseconds.
+    pub ms: f64,
+    /// Whether it failed.
+    pub is_failed: bool,
+}
+
+/// The report about one operation.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct OperationReport {
+    /// The trace id in hexadecimal digits.
+    pub trace: String,
+    /// Kind of the operation.
+    pub operation: String,
+    /// `mount`, or the kind of the service that has the record of the longest request.
+    pub service: String,
+    /// The client in words; empty if it is unknown.
+    pub client: String,
+    /// User id of the program.
+    pub user: Option<u32>,
+    /// Id of the inode in hexadecimal digits, as other commands show it; empty if it is unknown.
+    pub inode: String,
+    /// Time of day at the end, in microseconds since 1970.
+    pub ended_us: u64,
+    /// Duration in milliseconds.
+    pub ms: f64,
+    /// Whether it failed.
+    pub is_failed: bool,
+    /// The parts of the duration, the longest first.
+    pub parts: Vec<Part>,
+    /// The requests that took longest, in the order of their begin.
+    pub requests: Vec<RequestLine>,
+    /// Number of requests that are not in `requests`.
+    pub requests_left_out: u32,
+    /// Number of records that were found.
+    pub records: u32,
+    /// Services that did not reply, each with the reason.
+    pub unreachable: Vec<String>,
+}
+
+/// A slow operation, for a list of the slowest.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct SlowOperation {
+    /// The trace id in hexadecimal digits.
+    pub trace: String,
+    /// Kind of the operation.
+    pub operation: String,
+    /// The client in words; empty if it is unknown.
+    pub client: String,
+    /// Time of day at the end, in microseconds since 1970.
+    pub ended_us: u64,
+    /// Duration in milliseconds.
+    pub ms: f64,
+    /// The longest part in words, with its share.
+    pub mainly: String,
+}
+
+fn milliseconds(us: u64) -> f64 {
+    us as f64 / 1e3
+}
+
+/// Returns the record that covers the whole operation: that of the mount, or the longest one.
+fn whole(records: &[TraceRecord]) -> Option<&TraceRecord> {
+    records.iter().max_by_key(|it| (it.service == "mount", it.duration_us))
+}
+
+/// Explains the operation to which all of `records` belong. `None` if there are none.
+pub fn explain(
+    records: &[TraceRecord],
+    map: &ClusterMap,
+    usual: &Usual,
+) -> Option<OperationReport> {
+    let whole = whole(records)?;
+    let parts = parts(whole, map, usual);
+    let (requests, requests_left_out) = requests(whole, records, map);
+    Some(OperationReport {
+        trace: format!("{:032x}", whole.trace),
+        operation: whole.operation.clone(),
+        service: whole.service.clone(),
+        client: client(map, whole),
+        user: whole.user,
+        inode: if whole.inode.raw() == 0 { String::new() } else { whole.inode.to_string() },
+        ended_us: whole.ended_us,
+        ms: milliseconds(whole.duration_us),
+        is_failed: whole.is_failed,
+        parts,
+        requests,
+        requests_left_out,
+        records: u32::try_from(records.len()).unwrap_or(u32::MAX),
+        unreachable: Vec::new(),
+    })
+}
+
+/// Returns the slowest operations among `records` that ended after `since_us`.
+pub fn slowest(records: &[TraceRecord], map: &ClusterMap, since_us: u64) -> Vec<SlowOperation> {
+    let mut by_trace: BTreeMap<u128, &TraceRecord> = BTreeMap::new();
+    let is_recent = |it: &&TraceRecord| it.is_slow && it.trace != 0 && it.ended_us >= since_us;
+    for record in records.iter().filter(is_recent) {
+        let known = by_trace.entry(record.trace).or_insert(record);
+        let rank = |it: &TraceRecord| (it.service == "mount", it.duration_us);
+        if rank(record) > rank(known) {
+            *known = record;
+        }
+    }
+    let mut slowest: Vec<_> = by_trace.into_values().collect();
+    slowest.sort_by_key(|record| Reverse(record.duration_us));
+    slowest.truncate(MAX_SLOWEST);
+    let slow = |record: &TraceRecord| {
+        let parts = parts(record, map, &Usual::default());
+        let main = parts.first();
+        let mainly = main.map(|it| format!("{:.0} % {}", it.share * 100.0, it.what));
+        SlowOperation {
+            trace: format!("{:032x}", record.trace),
+            operation: record.operation.clone(),
+            client: client(map, record),
+            ended_us: record.ended_us,
+            ms: milliseconds(record.duration_us),
+            mainly: mainly.unwrap_or_default(),
+        }
+    };
+    slowest.into_iter().map(slow).collect()
+}
+
+fn client(map: &ClusterMap, record: &TraceRecord) -> String {
+    match record.client.raw() {
+        0 => String::new(),
+        id => names::client(map, id),
+    }
+}
+
+/// Returns the parts of an operation's time, the longest first.
+fn parts(record: &TraceRecord, map: &ClusterMap, usual: &Usual) -> Vec<Part> {
+    let times = attribute(record);
+    let all = record.duration_us.max(1) as f64;
+    let part = |place: Place, us: f64, usual_ms: Option<f64>| {
+        let (target, stage, what) = place.in_words(map);
+        Part { share: us / all, ms: us / 1e3, target, stage: stage.into(), what, usual_ms }
+    };
+    let mut parts: Vec<_> = times
+        .iter()
+        .map(|(place, time)| {
+            let usual_us = match place {
+                Place::Target { target, stage } => {
+                    let kind = kind_of(map, *target);
+                    let of = |(message, count): (&String, &f64)| {
+                        usual.us(kind?, message, *stage).map(|us| us * count)
+                    };
+                    time.requests.iter().map(of).sum::<Option<f64>>()
+                }
+                Place::Link { .. } | Place::Mount { .. } => None,
+            };
+            part(*place, time.us, usual_us.map(|us| us / 1e3))
+        })
+        .filter(|part| part.share >= SMALLEST_SHARE)
+        .collect();
+    parts.sort_by(|a, b| b.share.total_cmp(&a.share));
+    parts
+}
+
+fn kind_of(map: &ClusterMap, target: u32) -> Option<TargetKind> {
+    map.targets.iter().find(|it| it.id.raw() == target).map(|it| it.kind)
+}
+
+/// Returns the longest requests of the operation in the order of their begin, and the number of
+/// others. Requests between services come last.
+fn requests(
+    whole: &TraceRecord,
+    records: &[TraceRecord],
+    map: &ClusterMap,
+) -> (Vec<RequestLine>, u32) {
+    let place = |target: u32| match target {
+        0 => "a service".into(),
+        target => names::target(map, target),
+    };
+    let mut lines: Vec<_> = whole
+        .calls
+        .iter()
+        .map(|call| RequestLine {
+            request: request_name(call.message),
+            target: call.target.raw(),
+            place: place(call.target.raw()),
+            begin_ms: Some(milliseconds(call.begin_us.into())),
+            ms: milliseconds(call.duration_us.into()),
+            is_failed: call.is_failed,
+        })
+        .collect();
+    // The mount has the times of its own requests. The others are of services for this operation.
+    let is_known = |record: &TraceRecord| {
+        let is_same = |line: &RequestLine| {
+            line.target == record.target.raw() && line.request == record.operation
+        };
+        std::ptr::eq(record, whole) || record.service == "mount" || lines.iter().any(is_same)
+    };
+    let others: Vec<_> = records
+        .iter()
+        .filter(|record| !is_known(record))
+        .map(|record| RequestLine {
+            request: record.operation.clone(),
+            target: record.target.raw(),
+            place: place(record.target.raw()),
+            begin_ms: None,
+            ms: milliseconds(record.duration_us),
+            is_failed: record.is_failed,
+        })
+        .collect();
+    lines.extend(others);
+    lines.sort_by(|a, b| b.ms.total_cmp(&a.ms));
+    let left_out = lines.len().saturating_sub(MAX_REQUESTS);
+    lines.truncate(MAX_REQUESTS);
+    let order = |line: &RequestLine| line.begin_ms.unwrap_or(f64::INFINITY);
+    lines.sort_by(|a, b| order(a).total_cmp(&order(b)));
+    let left_out = u32::try_from(left_out).unwrap_or(u32::MAX);
+    (lines, left_out.saturating_add(whole.calls_left_out))
+}
+
+fn request_name(message: u16) -> String {
+    skep_wire::catalog::metric_name(message).unwrap_or_else(|| format!("message {message}"))
+}
+
+/// A place at which an operation spends time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Place {
+    /// A stage at a target.
+    Target { target: u32, stage: StageNumber },
+    /// The way to a target and back: the network, and the queues of both hosts.
+    Link { target: u32 },
+    /// The mount itself.
+    Mount { is_running: bool },
+}
+
+/// Number of a stage in the order of `Stage::ALL`.
+type StageNumber = usize;
+
+impl Place {
+    /// Returns the target, the name of the stage, and the place in words.
+    fn in_words(self, map: &ClusterMap) -> (u32, &'static str, String) {
+        match self {
+            Self::Target { target, stage } => {
+                let stage = Stage::ALL[stage];
+                let name = names::target(map, target);
+                let kind = kind_of(map, target).unwrap_or(TargetKind::Storage);
+                (target, stage.name(), words(stage, kind, &name))
+            }
+            Self::Link { target: 0 } => (0, "link", "at a service that has no target".into()),
+            Self::Link { target } => {
+                let name = names::target(map, target);
+                (target, "link", format!("on the way to {name} and back"))
+            }
+            Self::Mount { is_running: true } => {
+                (0, "processing", "in the thread of the mount".into())
+            }
+            Self::Mount { is_running: false } => {
+                (0, "others", "waiting in the mount without a request to a target".into())
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

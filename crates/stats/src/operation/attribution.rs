@@ -1,0 +1,92 @@
+//! Divides the duration of an operation by the places at which it was spent.
+//!
+//! At each moment of the operation some of its requests are open. Requests that are open at the
+//! same time share that time equally, so all parts together are the duration. The time of a request
+//! is divided by the stages that its target has measured; the rest is the way to the target and
+//! back. Clocks of different hosts are never compared.
+
+use super::{Place, request_name};
+use skep_metrics::Stage;
+use skep_wire::traces::{TraceCall, TraceRecord};
+use std::collections::BTreeMap;
+
+/// The time at one place.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Time {
+    pub(super) us: f64,
+    /// The requests that spent it, by kind. A request that shares its time counts as a part of one.
+    pub(super) requests: BTreeMap<String, f64>,
+}
+
+/// Returns the time at each place. The sum is the duration of the operation.
+pub(super) fn attribute(record: &TraceRecord) -> BTreeMap<Place, Time> {
+    let mut times: BTreeMap<Place, Time> = BTreeMap::new();
+    let all = record.duration_us as f64;
+    if record.service != "mount" {
+        let target = record.target.raw();
+        let stages = record.stages.to_array().map(f64::from);
+        let scale = all / stages.iter().sum::<f64>().max(1.0);
+        for (stage, us) in stages.into_iter().enumerate().filter(|(_, us)| *us > 0.0) {
+            let time = times.entry(Place::Target { target, stage }).or_default();
+            time.us = us * scale.min(1.0);
+            time.requests.insert(record.operation.clone(), 1.0);
+        }
+        return times;
+    }
+    let shares = shares(record);
+    for (call, share) in record.calls.iter().zip(&shares) {
+        add_call(&mut times, call, *share);
+    }
+    let own = (all - shares.iter().sum::<f64>()).max(0.0);
+    // The mount's thread also runs while requests are open. That time is a part of theirs.
+    let running = f64::from(record.stages.processing_us).min(own);
+    for (is_running, us) in [(true, running), (false, own - running)] {
+        times.entry(Place::Mount { is_running }).or_default().us += us;
+    }
+    times
+}
+
+/// Returns the part of the operation's time for each of its requests, in microseconds.
+fn shares(record: &TraceRecord) -> Vec<f64> {
+    let end = u32::try_from(record.duration_us).unwrap_or(u32::MAX);
+    let span = |call: &TraceCall| {
+        let begin = call.begin_us.min(end);
+        (begin, call.begin_us.saturating_add(call.duration_us).min(end))
+    };
+    let spans: Vec<_> = record.calls.iter().map(span).collect();
+    let mut moments: Vec<_> = spans.iter().flat_map(|(begin, end)| [*begin, *end]).collect();
+    moments.sort_unstable();
+    moments.dedup();
+    let mut shares = vec![0.0; spans.len()];
+    for window in moments.windows(2) {
+        let [from, to] = [window[0], window[1]];
+        let is_open = |(begin, end): &(u32, u32)| *begin <= from && to <= *end;
+        let open = spans.iter().filter(|span| is_open(span)).count();
+        let each = f64::from(to - from) / open.max(1) as f64;
+        for (share, _) in shares.iter_mut().zip(&spans).filter(|(_, span)| is_open(span)) {
+            *share += each;
+        }
+    }
+    shares
+}
+
+/// Divides the `share` of a request by the stages at its target.
+fn add_call(times: &mut BTreeMap<Place, Time>, call: &TraceCall, share: f64) {
+    let target = call.target.raw();
+    let duration = f64::from(call.duration_us).max(1.0);
+    let stages = call.stages.map_or([0; Stage::ALL.len()], |it| it.to_array()).map(f64::from);
+    let at_target: f64 = stages.iter().sum();
+    // Both hosts round their times, so the stages may be longer than the request by a little.
+    let part = share / duration.max(at_target);
+    let mut add = |place, us: f64| {
+        if us > 0.0 {
+            let time = times.entry(place).or_default();
+            time.us += us * part;
+            *time.requests.entry(request_name(call.message)).or_default() += share / duration;
+        }
+    };
+    for (stage, us) in stages.into_iter().enumerate() {
+        add(Place::Target { target, stage }, us);
+    }
+    add(Place::Link { target }, duration.max(at_target) - at_target);
+}

@@ -1,0 +1,153 @@
+//! Tests of the explanation of one operation.
+
+use super::*;
+use crate::ServiceFigures;
+use crate::why::tests::map;
+use skep_types::{NodeId, TargetId};
+use skep_wire::node::{Statistics, StatisticsSeries};
+use skep_wire::traces::{StageTimes, TraceCall};
+
+const TRACE: u128 = 0x17 << 64 | 0x2a;
+
+fn call(
+    message: u16,
+    target: u32,
+    begin_us: u32,
+    duration_us: u32,
+    stages: StageTimes,
+) -> TraceCall {
+    let target = TargetId::new(target);
+    TraceCall { message, target, begin_us, duration_us, is_failed: false, stages: Some(stages) }
+}
+
+fn of_mount(duration_us: u64, processing_us: u32, calls: Vec<TraceCall>) -> TraceRecord {
+    TraceRecord {
+        trace: TRACE,
+        service: "mount".into(),
+        client: NodeId::new(8),
+        operation: "fsync".into(),
+        ended_us: 1_000_000,
+        duration_us,
+        stages: StageTimes { processing_us, ..StageTimes::default() },
+        is_slow: true,
+        calls,
+        ..TraceRecord::default()
+    }
+}
+
+fn shares(report: &OperationReport) -> Vec<(u32, &str, i32)> {
+    let percent = |part: &Part| (part.share * 100.0).round() as i32;
+    report.parts.iter().map(|part| (part.target, &*part.stage, percent(part))).collect()
+}
+
+fn explained(records: &[TraceRecord]) -> OperationReport {
+    explain(records, &map(), &Usual::default()).unwrap()
+}
+
+#[test]
+fn time_is_divided_by_the_stages_of_the_requests() {
+    let synced = StageTimes { processing_us: 10, log_sync_us: 820, ..StageTimes::default() };
+    let record = of_mount(1000, 70, vec![call(46, 1, 50, 900, synced)]);
+    let report = explained(&[record]);
+    assert_eq!(
+        shares(&report),
+        [
+            (1, "log_sync", 82),
+            (1, "link", 7),
+            (0, "processing", 7),
+            (0, "others", 3),
+            (1, "processing", 1)
+        ]
+    );
+    let sum: f64 = report.parts.iter().map(|part| part.ms).sum();
+    assert!((sum - 1.0).abs() < 1e-9, "the parts are the duration: {sum}");
+    assert_eq!(
+        report.parts[0].what,
+        "waiting for the log sync of metadata target t1 on metadata-1"
+    );
+    assert_eq!((report.client.as_str(), report.requests.len()), ("client host-a:/mnt (n8)", 1));
+    assert_eq!(report.requests[0].request, "report_written");
+}
+
+#[test]
+fn simultaneous_requests_share_their_time() {
+    let disk = |us| StageTimes { disk_us: us, ..StageTimes::default() };
+    // From 0 to 400 both are open, then only the second one.
+    let calls = vec![call(98, 4, 0, 400, disk(400)), call(46, 1, 0, 1000, disk(1000))];
+    let report = explained(&[of_mount(1000, 0, calls)]);
+    assert_eq!(shares(&report), [(1, "disk", 80), (4, "disk", 20)]);
+}
+
+#[test]
+fn request_beyond_its_operation_counts_to_the_end_only() {
+    let calls = vec![
+        call(98, 4, 500, 4_000_000_000, StageTimes::default()),
+        TraceCall { stages: None, ..call(98, 4, u32::MAX, u32::MAX, StageTimes::default()) },
+    ];
+    let report = explained(&[of_mount(1000, 2000, calls)]);
+    assert_eq!(shares(&report), [(4, "link", 50), (0, "processing", 50)]);
+}
+
+#[test]
+fn without_a_mount_the_longest_request_is_explained() {
+    let request = |target, operation: &str, duration_us, stages| TraceRecord {
+        trace: TRACE,
+        service: "metadata".into(),
+        target: TargetId::new(target),
+        operation: operation.into(),
+        duration_us,
+        stages,
+        ..TraceRecord::default()
+    };
+    let long = StageTimes { others_us: 900, processing_us: 100, ..StageTimes::default() };
+    let records = [
+        request(2, "prepare", 800, StageTimes::default()),
+        request(1, "make_directory", 1000, long),
+    ];
+    let report = explained(&records);
+    assert_eq!((report.operation.as_str(), report.records), ("make_directory", 2));
+    assert_eq!(shares(&report), [(1, "others", 90), (1, "processing", 10)]);
+    assert_eq!((report.requests.len(), report.requests[0].request.as_str()), (1, "prepare"));
+    assert_eq!(report.requests[0].begin_ms, None, "clocks of hosts differ");
+    assert_eq!(explain(&[], &map(), &Usual::default()), None);
+}
+
+#[test]
+fn usual_time_is_the_mean_of_all_targets_of_the_kind() {
+    let series = |metric: &str, target: u32, stage: &str, value, count| StatisticsSeries {
+        metric: metric.into(),
+        labels: [("target", &*target.to_string()), ("operation", "sync_chunk"), ("stage", stage)]
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .to_vec(),
+        value,
+        buckets: vec![(40, count)],
+    };
+    let mut all = Vec::new();
+    for (target, ns) in [(4, 1_000_000), (5, 3_000_000)] {
+        all.push(series("skep_storage_operation_seconds", target, "", 0, 100));
+        all.push(series("skep_storage_stage_seconds", target, "disk", ns * 100, 100));
+    }
+    let statistics = Statistics { moment_ns: 0, incarnation: 1, page: String::new(), series: all };
+    let round = vec![ServiceFigures { node: 2, name: "storage-1".into(), statistics }];
+    let slow = StageTimes { disk_us: 500_000, ..StageTimes::default() };
+    let record = of_mount(500_000, 0, vec![call(98, 4, 0, 500_000, slow)]);
+    let report = explain(&[record], &map(), &Usual::of(&round)).unwrap();
+    let [disk] = &report.parts[..] else { panic!("{:?}", report.parts) };
+    assert!((disk.usual_ms.unwrap() - 2.0).abs() < 1e-6, "{disk:?}");
+}
+
+#[test]
+fn slowest_operations_are_named_once_by_their_mount() {
+    let slow = |trace, duration_us| TraceRecord {
+        trace,
+        ..of_mount(duration_us, duration_us as u32, Vec::new())
+    };
+    let mut records: Vec<_> = (1..=5).map(|trace| slow(trace, 1000 * trace as u64)).collect();
+    records.push(TraceRecord { service: "storage".into(), ..slow(5, 90_000) });
+    records.push(TraceRecord { ended_us: 1, ..slow(6, 90_000) });
+    records.push(TraceRecord { is_slow: false, ..slow(7, 90_000) });
+    let slowest = slowest(&records, &map(), 500_000);
+    let found: Vec<_> = slowest.iter().map(|it| (it.ms, it.trace.ends_with("05"))).collect();
+    assert_eq!(found, [(5.0, true), (4.0, false), (3.0, false)]);
+    assert_eq!(slowest[0].mainly, "100 % in the thread of the mount");
+}

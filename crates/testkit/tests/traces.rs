@@ -1,0 +1,181 @@
+//! Records of single operations on real clusters: `skep why` lists the slowest ones, and `skep why
+//! --op` says where the time of one of them went. The monitor exports them to a collector.
+
+use serde_json::Value;
+use skep_testkit::schema;
+use skep_testkit::view::Typed;
+use skep_testkit::{Cluster, PATIENCE, Shape, wait_for};
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::sync::mpsc::{Receiver, channel};
+
+/// Writes and syncs a file.
+fn write_file(path: &Path, bytes: usize) {
+    let mut file = File::create(path).expect("a new file");
+    file.write_all(&vec![1; bytes]).expect("the file is written");
+    file.sync_all().expect("the file is synced");
+}
+
+/// Returns the slowest operation in the report of `skep why` that a mount has reported.
+fn slowest(cluster: &Cluster) -> Option<Value> {
+    let report = cluster.skep_json(&["why", "--interval", "200ms"]);
+    schema::check("why", &report);
+    let slowest = report["slowest"].list();
+    slowest.iter().find(|it| !it["client"].text().is_empty()).cloned()
+}
+
+/// Command: skep why.
+#[test]
+fn slow_operation_is_explained_by_its_trace_id() {
+    let rate = ["--set", "storage-3:emulation.rate=1MB"].map(String::from).to_vec();
+    let shape = Shape {
+        metadata_targets: 1,
+        storage_services: 3,
+        targets_per_service: 1,
+        more: rate,
+        ..Shape::default()
+    };
+    let cluster = Cluster::start(shape);
+    let targets = cluster.skep_list(&["target", "list"]);
+    let slow = targets.iter().find(|it| it["path"].text().contains("storage-3")).expect("a target");
+    // Large enough that each file has chunk files on all targets.
+    (0..4).for_each(|number: u32| write_file(&cluster.path().join(number.to_string()), 2 << 20));
+    let operation = wait_for("a mount reports a slow operation of the slow disk", PATIENCE, || {
+        let found = slowest(&cluster)?;
+        let report = cluster.skep_json(&["why", "--op", found["trace"].text()]);
+        (report["service"].text() == "mount").then_some(report)
+    });
+    schema::check("why-op", &operation);
+    let parts = operation["parts"].list();
+    let first = &parts[0];
+    assert_eq!(first["stage"].text(), "disk", "{operation:#}");
+    assert_eq!(first["target"], slow["id"], "{operation:#}");
+    assert!(first["share"].float() > 0.5 && first["ms"].float() > 50.0, "{operation:#}");
+    let all: f64 = parts.iter().map(|part| part["share"].float()).sum();
+    assert!((0.9..1.01).contains(&all), "the parts are the whole operation: {operation:#}");
+    let requests = operation["requests"].list();
+    assert!(requests.iter().any(|it| it["target"] == slow["id"]), "{operation:#}");
+    assert_eq!(operation["user"].number(), 0);
+    // The target has its own records of the same operation.
+    assert!(operation["records"].number() >= 2, "{operation:#}");
+    let trace = operation["trace"].text();
+    let text = cluster.skep(&["why", "--op", trace.trim_start_matches('0')]);
+    let expected =
+        format!("%  waiting for the disk of storage target t{} on storage-3", slow["id"]);
+    assert!(text.contains(&expected) && text.contains("Requests\n"), "{text}");
+    let list = cluster.skep(&["why", "--interval", "200ms"]);
+    assert!(list.contains(&format!("skep why --op {trace}")), "{list}");
+}
+
+#[test]
+fn unknown_trace_ids_are_refused_with_a_way_out() {
+    let cluster = Cluster::start(Shape::small());
+    let not_found = cluster.try_skep(&["why", "--op", "77"]);
+    assert_eq!(not_found.status.code(), Some(1), "{}", not_found.stderr);
+    let expected = "no service has a record of it";
+    assert!(not_found.stderr.contains(expected), "{}", not_found.stderr);
+    assert!(not_found.stderr.contains("`skep why` lists the slowest"), "{}", not_found.stderr);
+    for arguments in [["--op", "t7"], ["--op", "0"]] {
+        let refused = cluster.try_skep(&[&["why"], &arguments[..]].concat());
+        assert!(refused.stderr.contains("32 hexadecimal digits"), "{}", refused.stderr);
+    }
+    let both = cluster.try_skep(&["why", "--op", "77", "--since", "5m"]);
+    assert!(both.stderr.contains("cannot be used with"), "{}", both.stderr);
+}
+
+/// Receives a request of an exporter, and returns its body.
+fn receive(stream: &TcpStream) -> Value {
+    let mut reader = BufReader::new(stream);
+    let (mut head, mut length) = (String::new(), 0);
+    while !head.ends_with("\r\n\r\n") {
+        let mut line = String::new();
+        reader.read_line(&mut line).expect("a line of the head");
+        let line_in_small = line.to_ascii_lowercase();
+        if let Some(value) = line_in_small.strip_prefix("content-length:") {
+            length = value.trim().parse().expect("a length");
+        }
+        head += &line;
+    }
+    assert!(head.starts_with("POST /v1/traces HTTP/1.1\r\n"), "{head}");
+    assert!(head.to_ascii_lowercase().contains("content-type: application/json\r\n"), "{head}");
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).expect("a body");
+    serde_json::from_slice(&body).expect("JSON")
+}
+
+/// Starts a collector of traces that is busy at the first request. Returns its address and the
+/// requests that it accepts.
+fn collector() -> (String, Receiver<Value>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let address = listener.local_addr().expect("an address").to_string();
+    let (sender, accepted) = channel();
+    std::thread::spawn(move || {
+        for (number, stream) in listener.incoming().enumerate() {
+            let mut stream = stream.expect("a connection");
+            let body = receive(&stream);
+            let status = if number == 0 { "503 Service Unavailable" } else { "200 OK" };
+            let reply = format!("HTTP/1.1 {status}\r\nContent-Length: 2\r\n\r\n{{}}");
+            stream.write_all(reply.as_bytes()).expect("the reply is sent");
+            if number > 0 && sender.send(body).is_err() {
+                return;
+            }
+        }
+    });
+    (address, accepted)
+}
+
+/// Returns the spans of a request after checks of its form.
+fn spans(request: &Value) -> Vec<Value> {
+    let mut all = Vec::new();
+    for resource in request["resourceSpans"].list() {
+        schema::check("otlp-resource-spans", resource);
+        let scopes = resource["scopeSpans"].list().iter();
+        all.extend(scopes.flat_map(|scope| scope["spans"].list().to_vec()));
+    }
+    let is_id = |text: &str, digits| {
+        text.len() == digits && u128::from_str_radix(text, 16).is_ok_and(|id| id > 0)
+    };
+    for span in &all {
+        assert!(is_id(span["traceId"].text(), 32) && is_id(span["spanId"].text(), 16), "{span}");
+        let time = |name: &str| span[name].text().parse::<u64>().expect("nanoseconds");
+        assert!(time("startTimeUnixNano") <= time("endTimeUnixNano"), "{span}");
+        assert!((1..=3).contains(&span["kind"].number()), "{span}");
+    }
+    all
+}
+
+#[test]
+fn slow_operation_arrives_at_a_collector_that_was_busy() {
+    let (address, accepted) = collector();
+    let more = [
+        "--set",
+        "storage:emulation.rate=1MB",
+        "--set",
+        &format!("monitor:otlp.url=http://{address}/v1/traces"),
+        "--set",
+        "monitor:otlp.interval=1s",
+    ];
+    let more = more.map(String::from).to_vec();
+    let cluster = Cluster::start(Shape { monitor: true, more, ..Shape::small() });
+    write_file(&cluster.path().join("file"), 1 << 20);
+    let mut seen: Vec<Value> = Vec::new();
+    let root = wait_for("the collector has the slow operation of the mount", PATIENCE, || {
+        seen.extend(accepted.try_iter().flat_map(|request| spans(&request)));
+        let is_slow_root = |span: &&Value| {
+            span.get("parentSpanId").is_none() && span["attributes"].to_string().contains("slow")
+        };
+        seen.iter().find(is_slow_root).cloned()
+    });
+    let of_trace: Vec<_> = seen.iter().filter(|it| it["traceId"] == root["traceId"]).collect();
+    let children: Vec<_> =
+        of_trace.iter().filter(|it| it.get("parentSpanId") == Some(&root["spanId"])).collect();
+    assert!(!children.is_empty() && children.len() + 1 == of_trace.len(), "{of_trace:#?}");
+    let waits_for_disk = |it: &Value| it["attributes"].to_string().contains("stage.disk_us");
+    assert!(children.iter().any(|it| waits_for_disk(it)), "{of_trace:#?}");
+    let ids: BTreeSet<_> =
+        seen.iter().map(|it| (it["traceId"].to_string(), it["spanId"].to_string())).collect();
+    assert_eq!(ids.len(), seen.len(), "no span is exported twice");
+}

@@ -1,0 +1,130 @@
+//! Messages about records of single operations: a process returns its records, and a mount reports
+//! its own to management, since nothing can connect to a mount (docs/design/0023-traces.md).
+
+use skep_types::codec::record;
+use skep_types::{InodeId, NodeId, TargetId};
+
+record! {
+    /// Requests records of slow and sampled operations.
+    pub struct ListTraces {
+        /// Only records with this trace id. `None` means all.
+        pub trace: Option<u128>,
+        /// Only records behind this position, which the previous reply contains. Zero means all.
+        pub after: u64,
+        /// Maximum number of records in the reply, at most 500.
+        pub limit: u32,
+    }
+}
+
+record! {
+    /// A page of records.
+    #[derive(Default)]
+    pub struct TraceList {
+        /// The records, the oldest first.
+        pub records: Vec<TraceRecord>,
+        /// Position for the next request: the reply has all records up to it that still exist.
+        pub next: u64,
+        /// Random number of the process. With another number, positions begin again at zero.
+        pub incarnation: u64,
+        /// Number of records that the process could not keep since its start.
+        pub lost: u64,
+    }
+}
+
+record! {
+    /// Time of a request or an operation by stage, in microseconds. A longer time than fits counts
+    /// as the largest number.
+    #[derive(Default, Copy)]
+    pub struct StageTimes {
+        /// In the queue.
+        pub waiting_us: u32,
+        /// In the thread.
+        pub processing_us: u32,
+        /// At the disk.
+        pub disk_us: u32,
+        /// Until the log was synced.
+        pub log_sync_us: u32,
+        /// Until others had done their part: targets, clients, other requests.
+        pub others_us: u32,
+        /// While data of the request or of the reply moved.
+        pub network_us: u32,
+    }
+}
+
+record! {
+    /// The record of one operation of a mount, or of one request at a service.
+    #[derive(Default)]
+    pub struct TraceRecord {
+        /// Trace id. Zero means none.
+        pub trace: u128,
+        /// `mount`, `metadata`, `storage` or `management`.
+        pub service: String,
+        /// The target. Zero means none: in a mount, and in management.
+        pub target: TargetId,
+        /// The client that caused the operation. Zero means none.
+        pub client: NodeId,
+        /// User id of the program. `None` means that no program caused the operation.
+        pub user: Option<u32>,
+        /// Kind of the operation or request, as in the label `operation` of metrics.
+        pub operation: String,
+        /// The inode. Zero means none or several.
+        pub inode: InodeId,
+        /// Time of day at the end, in microseconds since 1970, by the clock of the process's host.
+        pub ended_us: u64,
+        /// Duration in microseconds.
+        pub duration_us: u64,
+        /// Time in each stage.
+        pub stages: StageTimes,
+        /// Bytes of file data.
+        pub bytes: u64,
+        /// Whether the operation failed.
+        pub is_failed: bool,
+        /// Whether the operation was slow. Otherwise it is one of the sample.
+        pub is_slow: bool,
+        /// The requests of the operation, if the process is a mount: at most 64.
+        pub calls: Vec<TraceCall>,
+        /// Number of further requests that were left out.
+        pub calls_left_out: u32,
+    }
+}
+
+record! {
+    /// One request of an operation.
+    #[derive(Copy)]
+    pub struct TraceCall {
+        /// Number of the message.
+        pub message: u16,
+        /// The target. Zero means the node itself.
+        pub target: TargetId,
+        /// Time from the begin of the operation to the request, in microseconds.
+        pub begin_us: u32,
+        /// Time from the request to its reply, in microseconds.
+        pub duration_us: u32,
+        /// Whether the target refused the request or did not reply.
+        pub is_failed: bool,
+        /// Time in each stage at the target. `None` if the reply did not have it.
+        pub stages: Option<StageTimes>,
+    }
+}
+
+record! {
+    /// Reports records of the sending mount. Management keeps the newest of all mounts in memory.
+    pub struct ReportTraces {
+        /// The records, at most 64. Management sets `client` to the sender.
+        pub records: Vec<TraceRecord>,
+    }
+}
+
+impl StageTimes {
+    /// Creates the value from times in the order of its fields.
+    pub fn from_array(times: [u32; crate::frame::TIMES]) -> Self {
+        let [waiting_us, processing_us, disk_us, log_sync_us, others_us, network_us] = times;
+        Self { waiting_us, processing_us, disk_us, log_sync_us, others_us, network_us }
+    }
+
+    /// Returns the times in the order of the fields.
+    pub fn to_array(self) -> [u32; crate::frame::TIMES] {
+        let Self { waiting_us, processing_us, disk_us, log_sync_us, others_us, network_us } = self;
+        [waiting_us, processing_us, disk_us, log_sync_us, others_us, network_us]
+    }
+}
