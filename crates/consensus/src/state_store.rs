@@ -302,14 +302,15 @@ impl<S: StateMachine> RaftStateMachine<Types> for StateStore<S> {
         I::IntoIter: OptionalSend,
     {
         let mut inner = self.0.borrow_mut();
-        let outcomes = entries.into_iter().map(|entry| {
+        let mut outcomes = Vec::new();
+        for entry in entries {
             let id = entry.log_id;
-            inner.apply(entry).map_err(|error| {
+            outcomes.push(inner.apply(entry).map_err(|error| {
                 tracing::error!("management ends: {error}");
-                StorageIOError::apply(id, &error).into()
-            })
-        });
-        outcomes.collect()
+                StorageIOError::apply(id, &error)
+            })?);
+        }
+        Ok(outcomes)
     }
 
     async fn get_snapshot_builder(&mut self) -> SnapshotWriter<S> {

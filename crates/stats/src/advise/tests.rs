@@ -235,16 +235,16 @@ fn pattern_keeps_parts_without_advice() {
     let own = Layout { inline_bytes: 4096, ..DEFAULT };
     let kept = "inline/from=4KiB,count=1,chunk-size=512KiB/from=4MiB,count=8,chunk-size=512KiB";
     let cases: [(&[Advice], Option<&Layout>, &str); 7] = [
-        (&[inline.clone()], None, "inline/from=4KiB"),
-        (&[all.clone()], None, "count=all"),
+        (std::slice::from_ref(&inline), None, "inline/from=4KiB"),
+        (std::slice::from_ref(&all), None, "count=all"),
         (&[inline.clone(), all.clone()], None, "inline/from=4KiB,count=all"),
         (
-            &[all, chunk.clone(), chooser.clone()],
+            &[all.clone(), chunk.clone(), chooser.clone()],
             None,
             "count=all,chunk-size=2MiB,chooser=balanced",
         ),
-        (&[chunk], None, "chunk-size=2MiB"),
-        (&[inline], Some(&DEFAULT), kept),
+        (std::slice::from_ref(&chunk), None, "chunk-size=2MiB"),
+        (std::slice::from_ref(&inline), Some(&DEFAULT), kept),
         (
             &[chooser],
             Some(&own),

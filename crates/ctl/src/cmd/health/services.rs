@@ -190,7 +190,7 @@ impl Silence {
         let of_host = ["no answer within", "(os error 101)", "(os error 110)", "(os error 113)"];
         match error {
             _ if has(&"(os error 111)") => Self::Service,
-            _ if of_host.iter().any(|word| has(word)) => Self::Host,
+            _ if of_host.iter().any(has) => Self::Host,
             _ => Self::Unknown,
         }
     }
