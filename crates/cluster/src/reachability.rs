@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn new_leader_shows_what_the_last_map_showed() {
+    fn new_leader_keeps_the_reports_of_the_last_map() {
         let (state, mut soft, server, client) = in_contact();
         let target = state.map().targets[0].id;
         soft.report(target, Capacity { total_bytes: 1_000, ..Capacity::default() });

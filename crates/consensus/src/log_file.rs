@@ -11,8 +11,8 @@
 //! when it is replaced as a whole.
 //!
 //! After a failed write the file refuses all further writes, and the process must end. So that a
-//! full disk does not end it, the file has reserved space ahead ([`LogFile::reserve`]), and a member
-//! proposes no command without it.
+//! full disk does not end it, the file reserves space ahead ([`LogFile::reserve`]). A member
+//! proposes no command without this space.
 
 use crate::limits::{MIN_RESERVE_BYTES, RESERVE_BYTES};
 use crate::log_contents::{Contents, contents_of};
@@ -79,7 +79,7 @@ impl LogFile {
     }
 
     /// Creates the log of the only member of a new replicated log. The member is the elected leader
-    /// of the first term, and `first` is the position of the snapshot with which the log begins.
+    /// of the first term. The log begins with the snapshot at the position `first`.
     ///
     /// # Errors
     /// The errors of [`Self::create`].
@@ -122,7 +122,8 @@ impl LogFile {
     /// may append to the log meanwhile.
     ///
     /// # Errors
-    /// - `Corrupt` with the file if it is missing or damaged, or if entries after `after` are missing.
+    /// - `Corrupt` with the file if it is missing or damaged, or if entries after `after` are
+    ///   missing.
     /// - Errors of the file system.
     pub(crate) fn read(directory: &Path, cluster: ClusterId) -> Result<LogContents> {
         let path = directory.join(LOG_FILE);

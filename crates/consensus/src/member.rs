@@ -60,7 +60,7 @@ pub enum ProposeError {
 /// The state of a replicated log, as one member knows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LogStatus {
-    /// The newest term of which the member knows.
+    /// The newest term that the member has seen.
     pub term: u64,
     /// The leader in this term. `None` while the member knows none.
     pub leader: Option<u64>,

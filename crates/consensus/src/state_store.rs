@@ -226,7 +226,7 @@ pub(crate) fn write_snapshot<S: StateMachine>(
     replace_atomically(&directory.join(SNAPSHOT_FILE), &file_of(&snapshot)?)
 }
 
-/// Reads the snapshot in a directory. `None` means that there is none.
+/// Reads the snapshot in a directory. `None` means that the directory has no snapshot.
 ///
 /// # Errors
 /// - `Corrupt` if the file is damaged or belongs to another cluster.

@@ -1,5 +1,4 @@
-//! The files of a member that does not run, or of one that another process runs: the state after all
-//! entries in them.
+//! The state in the files of a member that does not run, or that another process runs.
 //!
 //! Changes nothing, except for [`replace_member`]. Does not own the formats of the files.
 
@@ -16,7 +15,7 @@ use std::path::Path;
 pub struct StoredState<S> {
     /// The state after all entries of the log.
     pub machine: S,
-    /// The last entry whose effect `machine` has. Zero if there is none.
+    /// The last entry whose effect `machine` has. Zero means that the member has no entries.
     pub last: LogPosition,
     /// Number of entries after the snapshot. The last ones may not be committed.
     pub entries: usize,
@@ -34,9 +33,9 @@ pub fn has_snapshot(directory: &Path) -> bool {
     directory.join(SNAPSHOT_FILE).exists()
 }
 
-/// Reads the state in the directory of a member: the snapshot, and the effects of all entries in the
-/// log. `machine` is the state before the first entry. A directory without a log has the state of
-/// its snapshot.
+/// Reads the state in the directory of a member: the snapshot, and the effects of all entries in
+/// the log. `machine` is the state before the first entry. A directory without a log has the state
+/// of its snapshot.
 ///
 /// # Errors
 /// - `Corrupt` if a file is damaged, or if entries between snapshot and log are missing.

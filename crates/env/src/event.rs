@@ -1,13 +1,7 @@
 //! An eventfd: a counter in the kernel. Any thread may raise it, and one thread waits for it.
 
-use crate::buffer::Buf;
-use crate::event_loop::submit;
-use crate::file::check;
-use io_uring::opcode;
-use io_uring::types::Fd;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::sync::Arc;
 
 /// A counter in the kernel that any thread may raise. Its descriptor is readable while the counter
 /// is not zero.
@@ -44,19 +38,6 @@ impl Event {
     /// Returns the descriptor of the eventfd.
     pub(crate) fn fd(&self) -> &OwnedFd {
         &self.0
-    }
-
-    /// Waits until the counter is not zero, and sets it to zero. Must only be called for an event
-    /// of [`Self::new`], by one future at a time. Takes no descriptor.
-    ///
-    /// # Errors
-    /// Returns an error if the kernel refuses to read the event.
-    pub(crate) async fn raised(self: &Arc<Self>) -> io::Result<()> {
-        let count = Buf::new(8);
-        let entry = opcode::Read::new(Fd(self.0.as_raw_fd()), count.as_ptr(), 8);
-        // SAFETY: the operation keeps buffer and descriptor until the completion.
-        let op = unsafe { submit(entry.build().into(), Box::new((count, Arc::clone(self)))) };
-        check(op.await.0).map(|_| ())
     }
 
     /// Adds one to the counter. Never waits.

@@ -1,9 +1,15 @@
 //! A bounded queue into a thread's event loop. Values go to another thread only through such a
 //! queue.
 
+use crate::buffer::Buf;
 use crate::event::Event;
+use crate::event_loop::submit;
+use crate::file::check;
+use io_uring::opcode;
+use io_uring::types::Fd;
 use std::collections::VecDeque;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::sync::{Arc, Mutex, PoisonError};
 
 struct Queue<T> {
@@ -64,9 +70,22 @@ impl<T> Mailbox<T> {
             if let Some(item) = self.try_receive() {
                 return Ok(item);
             }
-            self.0.event.raised().await?;
+            raised(&self.0.event).await?;
         }
     }
+}
+
+/// Waits until the counter of an event is not zero, and sets it to zero. Must only be called for an
+/// event of [`Event::new`], by one future at a time. Takes no descriptor.
+///
+/// # Errors
+/// Returns an error if the kernel refuses to read the event.
+async fn raised(event: &Arc<Event>) -> io::Result<()> {
+    let count = Buf::new(8);
+    let entry = opcode::Read::new(Fd(event.fd().as_raw_fd()), count.as_ptr(), 8);
+    // SAFETY: the operation keeps buffer and descriptor until the completion.
+    let op = unsafe { submit(entry.build().into(), Box::new((count, Arc::clone(event)))) };
+    check(op.await.0).map(|_| ())
 }
 
 impl<T> MailboxSender<T> {

@@ -74,8 +74,8 @@ pub fn record_of(kept: &KeptOperation, moment: Moment) -> TraceRecord {
     }
 }
 
-/// Returns the report of a mount with some of its records, of which management accepts a limited
-/// number.
+/// Returns the report of a mount with some of its records. Management accepts a limited number of
+/// records in one report.
 pub fn report_of(chosen: &[&KeptOperation]) -> ReportTraces {
     debug_assert!(chosen.len() <= MAX_REPORTED_TRACES, "a report is bounded by its sender");
     let moment = Moment::read();
@@ -116,7 +116,8 @@ impl ReportedTraces {
     }
 }
 
-/// Returns a page of the records of a process: its own, and those that mounts have reported.
+/// Returns a page of the records of a process: its own records, and the records of mounts that have
+/// reported to it.
 pub fn list(
     request: &ListTraces,
     store: &TraceStore,

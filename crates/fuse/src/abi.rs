@@ -13,7 +13,7 @@ mod device_number;
 mod opcodes;
 
 pub(crate) use device_number::{pack_device, unpack_device};
-pub(crate) use opcodes::{Family, Opcode};
+pub(crate) use opcodes::{Family, Opcode, operation_name};
 use skep_types::codec::record;
 
 /// Length of [`InHeader`] in bytes.

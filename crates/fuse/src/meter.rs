@@ -1,7 +1,7 @@
 //! Counts the requests of the kernel that one worker serves, and logs slow requests with their
 //! trace ids. Keeps the records of slow and sampled requests, with the requests to targets of each.
 
-use crate::abi::{InHeader, Opcode};
+use crate::abi::{InHeader, Opcode, operation_name};
 use crate::reply::{Outcome, ReplyBody};
 use skep_client::{Origin, calls_of};
 use skep_env::TimeSpent;
@@ -27,7 +27,7 @@ impl Drop for BusyRequest<'_> {
 impl Meter {
     /// Creates a meter for the calling thread.
     pub(crate) fn new(registry: &Registry) -> Self {
-        let table = OperationTable::new(registry, &catalog::MOUNT, Vec::new(), name_of);
+        let table = OperationTable::new(registry, &catalog::MOUNT, Vec::new(), operation_name);
         Self { table, slow: SlowOperations::default() }
     }
 
@@ -70,7 +70,7 @@ impl Meter {
             ..Completed::default()
         };
         // The targets of its requests log their stages, with the same trace id.
-        let name = || name_of(header.opcode).unwrap_or_default();
+        let name = || operation_name(header.opcode).unwrap_or_default();
         if !is_wait && let Some(line) = self.slow.line(&completed, completed.ended_at, name) {
             tracing::warn!("{line}");
         }
@@ -78,32 +78,5 @@ impl Meter {
         let completed = completed.with(Stage::Processing, spent.running).with(Stage::Others, waits);
         let calls = || calls_of(trace, spent.begun_at);
         self.table.record_with(&completed, &cause.cause(), calls);
-    }
-}
-
-/// Returns the name of an opcode in metrics, such as `set_attr`.
-pub(crate) fn name_of(opcode: u32) -> Option<String> {
-    let name = format!("{:?}", Opcode::from_number(opcode)?);
-    let mut shown = String::new();
-    for letter in name.chars() {
-        if letter.is_ascii_uppercase() && !shown.is_empty() {
-            shown.push('_');
-        }
-        shown.push(letter.to_ascii_lowercase());
-    }
-    Some(shown)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_of_opcodes_are_unique() {
-        assert_eq!(name_of(4).as_deref(), Some("set_attr"));
-        assert_eq!(name_of(60_000), None);
-        let names: std::collections::BTreeSet<_> =
-            Opcode::ALL.iter().map(|opcode| name_of(*opcode as u32)).collect();
-        assert_eq!(names.len(), Opcode::ALL.len());
     }
 }

@@ -6,8 +6,8 @@
 mod attributes;
 mod listing;
 
+use crate::abi::operation_name;
 use crate::errno;
-use crate::meter;
 use attributes::{
     STATX_SPARE_BYTES, attributes_out, blocks, entry, guessed_blocks, stat_fs, statx,
 };
@@ -164,7 +164,7 @@ impl Failure {
             Self::Errno(errno) => *errno,
             Self::Error(error) => {
                 if errno::is_trouble(error.code()) {
-                    let operation = meter::name_of(opcode).unwrap_or_default();
+                    let operation = operation_name(opcode).unwrap_or_default();
                     tracing::warn!("{operation} of inode {node} failed: {error}");
                 }
                 errno::errno(error.code())

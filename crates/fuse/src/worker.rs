@@ -31,11 +31,12 @@
 
 mod long_waits;
 
+use crate::abi::operation_name;
 use crate::callers::Sender;
 use crate::context::Context;
 use crate::file_system::FileSystem;
 use crate::limits;
-use crate::meter::{self, Meter};
+use crate::meter::Meter;
 use crate::ops;
 use crate::origin::Origins;
 use crate::reply::{self, EncodedReply, Failure, Validity};
@@ -390,7 +391,7 @@ async fn watch_callers<F: FileSystem, P: Port>(worker: Rc<Worker<F, P>>) {
 
 fn unanswered_request(current: &RequestUnderWay, since: Duration) -> UnansweredRequest {
     UnansweredRequest {
-        operation: meter::name_of(current.opcode).unwrap_or_default(),
+        operation: operation_name(current.opcode).unwrap_or_default(),
         inode: current.node,
         pid: current.pid,
         age: skep_env::now().saturating_sub(since),

@@ -56,7 +56,7 @@ impl fmt::Debug for Authority {
 
 #[derive(Debug)]
 struct AuthorityState {
-    /// What only the leader has. `None` while another member leads, or none.
+    /// The state that only a leader has. `None` means that this member does not lead.
     lead: Option<Lead>,
     /// The map that management sends to nodes; the newest map of the leader on other members.
     published: Rc<ClusterMap>,

@@ -1,9 +1,9 @@
-//! Backups of management's directory, their restoration, and the recovery of a member after the loss
-//! of the others. Management may run during a backup.
+//! Backups of management's directory, their restoration, and the recovery of a member after the
+//! loss of the others. Management may run during a backup.
 //!
-//! A copy is a complete directory of management with a snapshot of the state and an empty log. It is
-//! marked as a copy, so its first start continues with higher ids and as another member
-//! (`directory`). Does not own the format of the files (`skep_consensus`).
+//! A copy is a complete directory of management with a snapshot of the state and an empty log. The
+//! directory is marked as a copy, so its first start continues with higher ids and as another
+//! member (`directory`). Does not own the format of the files (`skep_consensus`).
 
 use crate::directory::{member_settings, read};
 use crate::former_log;
@@ -86,7 +86,7 @@ fn read_member(directory: &Path, cluster: ClusterId) -> Result<StoredState<Machi
     Err(Error::new(ErrorCode::Configuration, what))
 }
 
-/// What the directory of a member has.
+/// The contents of a member's directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Recovery {
     /// The cluster of the directory.

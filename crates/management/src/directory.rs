@@ -160,7 +160,7 @@ fn found(
 }
 
 /// Makes the directory of management ready for its member: converts the files of a former version,
-/// and continues a copy. `addresses` are those of this host. Returns the id of the member.
+/// and continues a copy. `addresses` are the addresses of this host. Returns the id of the member.
 ///
 /// # Errors
 /// - `Corrupt` with the file if a file is damaged.
@@ -229,8 +229,8 @@ fn continue_copy(
     directory.become_node(uuid, node)
 }
 
-/// Returns the addresses under which the node of a directory is registered. `None` if the directory
-/// has no readable state.
+/// Returns the registered addresses of the node of a directory. `None` means that the directory has
+/// no readable state.
 pub(crate) fn registered_addresses(directory: &Directory) -> Option<Vec<String>> {
     let identity = directory.identity();
     let state = read(directory.path(), identity.cluster).ok()?.machine.state;

@@ -2,8 +2,9 @@
 //!
 //! A member serves nodes only while it leads ([`Authority::check_leader`]). Its lead begins when a
 //! majority has confirmed it and has stored its `Start` command, and ends when another leader is
-//! known. In between, the leader asks the majority again and again. A leader without an answer for
-//! [`crate::limits::CONFIRMED_FOR`] serves nobody until the majority answers again: another member may lead.
+//! known. In between, the leader asks the majority again and again. If the
+//! majority has not answered for [`crate::limits::CONFIRMED_FOR`], the leader refuses all nodes
+//! until the majority answers again: another member may lead.
 //!
 //! Does not own elections (`skep_consensus`), nor what a leader does ([`crate::authority`]).
 

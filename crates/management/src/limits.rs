@@ -28,8 +28,8 @@ pub(crate) const CONFIRM_INTERVAL: Duration = Duration::from_millis(150);
 /// end a lead.
 pub(crate) const CONFIRM_LIMIT: Duration = Duration::from_millis(500);
 /// Time after an answer of the majority during which a leader serves nodes: the longest silence
-/// before an election. Nodes ignore the maps of a leader that serves a moment too long: their
-/// versions are lower than those of its successor.
+/// before an election. Nodes ignore the maps of a leader that serves a moment too long: the
+/// maps of its successor have higher versions.
 pub(crate) const CONFIRMED_FOR: Duration = Duration::from_millis(1_200);
 /// Time that a new leader without a map collects heartbeats, besides one interval: a node that has
 /// missed the former leader sends its next heartbeat after an interval.

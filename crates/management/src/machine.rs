@@ -15,8 +15,8 @@ pub(crate) struct Machine {
     pub(crate) changes: u64,
 }
 
-/// Number of the error code of a refusal with its context, or zero. Then the outcome of a command that
-/// succeeded, and the number of starts after the command.
+/// Number of the error code of a refusal with its context, or zero. Then the outcome of a command
+/// that succeeded, and the number of starts after the command.
 type AppliedRecord = ((u16, String), (Outcome, u64));
 
 /// An applied command.

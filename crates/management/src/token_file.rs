@@ -1,5 +1,5 @@
-//! The addresses in the join token of a management node: its own ones first, then those of the other
-//! management nodes. So a node that joins with this token, and commands that read it, reach a member
+//! The addresses in the join token of a management node: its own addresses first, then the
+//! addresses of the other management nodes. So nodes and commands that use the token reach a member
 //! that runs.
 //!
 //! Owns when the file is written. Does not own the secrets in it (`skep_service::tokens`).

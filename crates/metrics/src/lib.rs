@@ -15,6 +15,7 @@
 
 mod accounts;
 pub mod catalog;
+mod completed;
 mod counter;
 mod definition;
 mod family;
@@ -29,11 +30,12 @@ pub mod text;
 mod traces;
 
 pub use accounts::{Accounts, Dimension, LEFT_OUT, Load, MAX_ACCOUNTS, Origin};
+pub use completed::Completed;
 pub use counter::{Counter, Gauge};
 pub use definition::{Definition, Kind, Unit};
 pub use family::OperationFamily;
 pub use histogram::{BUCKETS, Histogram, HistogramValue, upper_bound_ns};
-pub use operations::{Completed, OperationTable};
+pub use operations::OperationTable;
 pub use registry::{Registry, Source};
 pub use slow::{SLOW, SlowOperations};
 pub use snapshot::{Labels, Series, Snapshot, Value};

@@ -2,7 +2,7 @@
 //!
 //! Does not own the log: this crate has no clock and no output.
 
-use crate::operations::Completed;
+use crate::completed::Completed;
 use crate::stage::Stage;
 use std::cell::Cell;
 use std::time::Duration;

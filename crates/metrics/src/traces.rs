@@ -1,4 +1,4 @@
-//! Records of single operations: those that were slow, and a sample of all.
+//! Records of single operations: slow operations, and a sample of all operations.
 //!
 //! Does not own the decision of each table whether an operation was slow for its kind
 //! ([`crate::tail`]), or the message that carries records (`skep-exporter`).
@@ -9,7 +9,7 @@
 //! - The rings are bounded. A new record replaces the oldest one of its ring.
 
 use crate::accounts::Origin;
-use crate::operations::Completed;
+use crate::completed::Completed;
 use crate::stage::STAGES;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -146,7 +146,7 @@ impl TraceStore {
     }
 
     /// Returns at most `limit` slow and sampled operations with numbers above `after`, the oldest
-    /// first. With a trace id, only those of this operation.
+    /// first. With a trace id, returns only the records of this operation.
     pub fn read(&self, trace: Option<u128>, after: u64, limit: usize) -> KeptOperations {
         let rings = self.rings.lock().unwrap_or_else(PoisonError::into_inner);
         let all = rings.slow.iter().chain(&rings.sampled);

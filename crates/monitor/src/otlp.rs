@@ -101,7 +101,7 @@ impl Exporter {
         }
     }
 
-    /// Returns records that were not exported yet, at most `MAX_EXPORTED_RECORDS`, and the positions
+    /// Returns at most `MAX_EXPORTED_RECORDS` records that were not exported yet, and the positions
     /// behind them. Services that do not reply are left out.
     async fn new_records(
         &self,

@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 
 /// Parts of the time below this share of the whole are left out.
 const SMALLEST_SHARE: f64 = 0.005;
-/// Maximum number of requests in a report: those that took longest.
+/// Maximum number of requests in a report. The report has the requests that took longest.
 const MAX_REQUESTS: usize = 12;
 /// Maximum number of operations in a list of the slowest.
 pub const MAX_SLOWEST: usize = 3;
@@ -120,7 +120,7 @@ fn whole(records: &[TraceRecord]) -> Option<&TraceRecord> {
     records.iter().max_by_key(|it| (it.service == "mount", it.duration_us))
 }
 
-/// Explains the operation to which all of `records` belong. `None` if there are none.
+/// Explains the operation to which all of `records` belong. `None` means that `records` is empty.
 pub fn explain(
     records: &[TraceRecord],
     map: &ClusterMap,

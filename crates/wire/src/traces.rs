@@ -59,7 +59,7 @@ record! {
         pub trace: u128,
         /// `mount`, `metadata`, `storage` or `management`.
         pub service: String,
-        /// The target. Zero means none: in a mount, and in management.
+        /// The target. Zero means that a mount or management recorded the operation.
         pub target: TargetId,
         /// The client that caused the operation. Zero means none.
         pub client: NodeId,

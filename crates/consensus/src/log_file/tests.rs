@@ -185,7 +185,7 @@ impl Drop for Unmount {
 
 /// Before the fix of the former command log, management accepted no change until it was restarted.
 #[test]
-fn full_disk_refuses_commands_and_not_what_is_reserved() {
+fn full_disk_refuses_commands_beyond_reserved_space() {
     let parent = tempfile::tempdir().unwrap();
     let Some(_unmount) = small_disk(parent.path()) else {
         eprintln!("skipped: mounting a file system needs root");

@@ -169,7 +169,8 @@ impl Layout {
     }
 
     /// Returns the shape to start. An existing cluster keeps its shape, except that storage
-    /// services and management nodes can be added. A new cluster gets the shape `wanted`. Stores the shape.
+    /// services and management nodes can be added. A new cluster gets the shape `wanted`. Stores
+    /// the shape.
     pub(crate) fn shape(&self, wanted: WantedShape) -> Result<Shape> {
         let path = self.data.join(SHAPE_FILE);
         let known = match std::fs::read_to_string(&path) {

@@ -9,6 +9,7 @@
 pub(crate) mod children;
 pub(crate) mod layout;
 mod ownership;
+pub(crate) mod plan;
 pub(crate) mod readiness;
 mod resources;
 pub(crate) mod shape;

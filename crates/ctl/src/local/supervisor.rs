@@ -1,9 +1,10 @@
 //! Runs a cluster on one host: initialises it if necessary, starts its processes in order, mounts
 //! it, restarts processes that exit, and at last ends all processes in the opposite order.
 
-use super::children::{LOG_LIMIT, Role, Service, describe};
-use super::layout::{Layout, SupervisorLock};
+use super::children::{Role, Service, describe};
+use super::layout::SupervisorLock;
 use super::ownership::give_root_to;
+use super::plan::Plan;
 use super::readiness::Readiness;
 use super::shape::Shape;
 use super::summary;
@@ -18,7 +19,7 @@ use skep_types::{Error, ErrorCode, NodeKind, Result};
 use skep_wire::consensus::AddMember;
 use skep_wire::management::Format;
 use std::cell::Cell;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -35,23 +36,6 @@ const TICK: Duration = Duration::from_millis(50);
 const SIGNALS_TO_KILL: u32 = 2;
 /// Time after which the supervisor prints why the cluster has not ended yet.
 const SILENCE: Duration = Duration::from_secs(1);
-
-/// The request of `skep up`: the cluster to run.
-#[derive(Debug)]
-pub(crate) struct Plan {
-    pub(crate) layout: Layout,
-    pub(crate) shape: Shape,
-    /// The mount point. `None` means that the cluster is not mounted.
-    pub(crate) mount_point: Option<PathBuf>,
-    pub(crate) transport: String,
-    /// Pairs of a scope and a setting as `key=value`. The scope is a kind of service, one service,
-    /// or `all`.
-    pub(crate) set: Vec<(String, String)>,
-    /// Whether a monitor runs too.
-    pub(crate) has_monitor: bool,
-    /// Whether the supervisor runs in a terminal, where Ctrl-C stops it.
-    pub(crate) in_foreground: bool,
-}
 
 /// The state of a running cluster.
 struct Supervisor {
@@ -98,7 +82,7 @@ impl Supervisor {
                 vec!["--token-file".into(), self.plan.layout.token().display().to_string()],
             )?;
             let role = if *kind == "metadata" { Role::Metadata } else { Role::Storage };
-            self.add(role, name, self.arguments(kind, name));
+            self.add(role, name, self.plan.arguments(kind, name));
         }
         self.await_ready(services.len()).await?;
         let access = self.access()?;
@@ -114,7 +98,7 @@ impl Supervisor {
                 std::fs::create_dir_all(&mount_point)
                     .map_err(|error| Error::from(error).within(mount_point.display()))?;
             }
-            let arguments = self.mount_arguments(&mount_point);
+            let arguments = self.plan.mount_arguments(&mount_point);
             self.add(Role::Mount, "mount", arguments);
             self.await_ready(1).await?;
         }
@@ -131,21 +115,21 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Starts the management nodes: first those that exist, since a majority of them must run, and
-    /// then those that the cluster does not have yet.
+    /// Starts the management nodes. The existing nodes start first, since a majority of them must
+    /// run before the cluster can get new ones.
     async fn start_management(&mut self) -> Result<()> {
         self.initialise("management", Vec::new())?;
         let names: Vec<_> = self.plan.shape.management().collect();
         let exists = |name: &String| is_initialised(&self.plan.layout.service(name));
         let (existing, new): (Vec<_>, Vec<_>) = names.iter().partition(|name| exists(name));
         for name in &existing {
-            self.add(Role::Management, name, self.arguments("management", name));
+            self.add(Role::Management, name, self.plan.arguments("management", name));
         }
         self.await_ready(existing.len()).await?;
         for name in new {
             let token = self.plan.layout.token().display().to_string();
             self.initialise(name, vec!["--join".into(), "--token-file".into(), token])?;
-            self.add(Role::Management, name, self.arguments("management", name));
+            self.add(Role::Management, name, self.plan.arguments("management", name));
             self.await_ready(1).await?;
         }
         // An earlier start may have ended before a node became a member.
@@ -168,7 +152,7 @@ impl Supervisor {
         // The file of an earlier monitor would name a page that does not exist.
         let address = self.plan.layout.service("monitor").join(ADDRESS_FILE);
         let _ = std::fs::remove_file(address);
-        let arguments = self.monitor_arguments();
+        let arguments = self.plan.monitor_arguments();
         self.add(Role::Monitor, "monitor", arguments);
         let Err(error) = self.await_ready(1).await else { return Ok(()) };
         let Some(mut monitor) = self.services.pop() else { return Err(error) };
@@ -220,87 +204,17 @@ impl Supervisor {
         ClusterArgs { cluster, token_file: None }.access(None)
     }
 
-    /// Returns the command line of a service.
-    fn arguments(&self, kind: &str, name: &str) -> Vec<String> {
-        let directory = self.plan.layout.service(name);
-        let mut arguments = vec![
-            kind.to_owned(),
-            "--directory".into(),
-            directory.display().to_string(),
-            "--listen".into(),
-            "127.0.0.1:0".into(),
-            "--set".into(),
-            format!("node.log_limit={LOG_LIMIT}"),
-        ];
-        if name != "management" {
-            // The name of the directory, which does not depend on the order of registration.
-            arguments.extend(["--set".into(), format!("node.name={name}")]);
-        }
-        for target in self.targets(kind, name) {
-            arguments.extend(["--target".into(), target.display().to_string()]);
-        }
-        let is_meant = |of: &str| [kind, name, "all"].contains(&of);
-        for (_, setting) in self.plan.set.iter().filter(|(of, _)| is_meant(of)) {
-            arguments.extend(["--set".into(), setting.clone()]);
-        }
-        arguments
-    }
-
-    /// Returns the directories of a service's targets.
-    fn targets(&self, kind: &str, name: &str) -> Vec<PathBuf> {
-        let count = match kind {
-            "management" => 0,
-            "metadata" => 1,
-            _ => self.plan.shape.targets_per_service,
-        };
-        let directory = self.plan.layout.service(name);
-        (1..=count).map(|number| directory.join(format!("t{number}"))).collect()
-    }
-
-    fn mount_arguments(&self, mount_point: &Path) -> Vec<String> {
-        [
-            "mount",
-            "--foreground",
-            "--cluster",
-            &self.plan.layout.data.display().to_string(),
-            "--transport",
-            &self.plan.transport,
-            "--log-limit",
-            &LOG_LIMIT.to_string(),
-            &mount_point.display().to_string(),
-        ]
-        .map(String::from)
-        .to_vec()
-    }
-
-    fn monitor_arguments(&self) -> Vec<String> {
-        let data = self.plan.layout.data.display().to_string();
-        let directory = self.plan.layout.service("monitor").display().to_string();
-        let mut arguments =
-            ["monitor", "--cluster", &data, "--directory", &directory].map(String::from).to_vec();
-        let set = || self.plan.set.iter().filter(|(of, _)| of == "monitor");
-        // The option takes precedence over the setting.
-        if !set().any(|(_, setting)| setting.starts_with("listen=")) {
-            arguments.extend(["--listen".into(), "127.0.0.1:0".into()]);
-        }
-        arguments.extend(["--set".into(), format!("log_limit={LOG_LIMIT}")]);
-        for (_, setting) in set() {
-            arguments.extend(["--set".into(), setting.clone()]);
-        }
-        arguments
-    }
-
     /// Initialises the directories of a service if they do not exist yet.
     fn initialise(&self, name: &str, token: Vec<String>) -> Result<()> {
         let kind = name.split('-').next().unwrap_or(name);
         let directory = self.plan.layout.service(name);
-        let mut all = self.targets(kind, name);
+        let mut all = self.plan.targets(kind, name);
         all.push(directory);
         if all.iter().all(|path| is_initialised(path)) {
             return Ok(());
         }
         let mut command = program();
-        command.args(self.arguments(kind, name)).arg("--init").args(token);
+        command.args(self.plan.arguments(kind, name)).arg("--init").args(token);
         let output = command.output()?;
         if output.status.success() {
             return Ok(());

@@ -118,3 +118,31 @@ impl Opcode {
         unreachable!("the table of opcodes sends {self:?} to the wrong family")
     }
 }
+
+/// Returns the name of an operation in metrics and logs, such as `set_attr`. `None` means that only
+/// newer kernels have such an opcode.
+pub(crate) fn operation_name(opcode: u32) -> Option<String> {
+    let name = format!("{:?}", Opcode::from_number(opcode)?);
+    let mut shown = String::new();
+    for letter in name.chars() {
+        if letter.is_ascii_uppercase() && !shown.is_empty() {
+            shown.push('_');
+        }
+        shown.push(letter.to_ascii_lowercase());
+    }
+    Some(shown)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_operations_are_unique() {
+        assert_eq!(operation_name(4).as_deref(), Some("set_attr"));
+        assert_eq!(operation_name(60_000), None);
+        let names: std::collections::BTreeSet<_> =
+            Opcode::ALL.iter().map(|opcode| operation_name(*opcode as u32)).collect();
+        assert_eq!(names.len(), Opcode::ALL.len());
+    }
+}

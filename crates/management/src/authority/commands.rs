@@ -1,4 +1,4 @@
-//! Commands: their check on a copy of the state, their proposal, and the publication of their effect.
+//! Checks commands on a copy of the state, proposes them, and publishes their effect.
 
 use super::Authority;
 use crate::limits::COMMAND_LIMIT;

@@ -1,4 +1,4 @@
-//! What heartbeats and registrations report to the leader, and what their absence means.
+//! Processes the reports in heartbeats and registrations, and their absence, on the leader.
 
 use super::{Authority, now_ms};
 use skep_cluster::reachability::ReachabilityChanges;

@@ -96,8 +96,8 @@ pub(crate) fn is_for_each_member(message: u16) -> bool {
 }
 
 /// Handles a request. Returns after the reply, except for requests that may wait long, such as
-/// `GetMap`: these wait in a task of their own. So the requests of a connection are handled in their
-/// order, and only one of them is in memory.
+/// `GetMap`: these wait in a task of their own. So this function handles the requests of a
+/// connection in their order, and only one of them is in memory.
 pub(crate) async fn dispatch(authority: &Rc<Authority>, incoming: Incoming, outbox: &Rc<Outbox>) {
     let message = incoming.header.message;
     if let Err(error) = quarantine::check(message, &incoming.body) {

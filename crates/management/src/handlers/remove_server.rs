@@ -1,5 +1,5 @@
-//! `RemoveServer`: removes a server without targets. Refuses while it sends heartbeats, and members of
-//! management.
+//! `RemoveServer`: removes a server without targets. Refuses to remove a server that sends
+//! heartbeats, and a member of management.
 
 use crate::authority::Authority;
 use skep_cluster::{Command, RequestId};

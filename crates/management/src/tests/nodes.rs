@@ -1,5 +1,5 @@
-//! Tests of management on several nodes, in one process: elections, versions of maps, and changes of
-//! the members.
+//! Tests of management on several nodes, in one process: elections, versions of maps, and changes
+//! of the members.
 
 use super::*;
 use crate::directory::join;
@@ -162,9 +162,9 @@ fn follower_names_the_leader_and_ends_its_waiting_requests() {
     });
 }
 
-/// A leader without a majority stores nothing, and answers nobody after a moment.
+/// A leader without a majority stores nothing, and refuses all nodes after a moment.
 #[test]
-fn leader_without_a_majority_serves_nobody() {
+fn leader_without_a_majority_refuses_all_nodes() {
     let made = cluster();
     block_on(async move {
         let mut nodes = Nodes::of_three(made).await;
@@ -179,7 +179,7 @@ fn leader_without_a_majority_serves_nobody() {
         let proposed = authority.propose(&Command::SetPolicy(policy).into()).await.unwrap_err();
         let lost = [ErrorCode::TimedOut, ErrorCode::NotLeader];
         assert!(lost.contains(&proposed.code()), "{proposed}");
-        until("it serves nobody", || authority.check_leader().is_err()).await;
+        until("it refuses all nodes", || authority.check_leader().is_err()).await;
         authority.note_alive(NodeId::new(99), &[]);
         assert_eq!(nodes.map(leader).version, version, "it publishes nothing");
         for id in others {

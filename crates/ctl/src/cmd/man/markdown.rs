@@ -5,7 +5,8 @@ use clap::Command;
 /// Width of the help in columns. A fixed value, since the output is not a terminal.
 const PAGE_COLUMNS: usize = 100;
 
-/// Returns a page for each command that can run without a subcommand: its name with dashes, and its text.
+/// Returns a page for each command that can run without a subcommand: its name with dashes, and its
+/// text.
 pub(super) fn pages(command: Command) -> Vec<(String, String)> {
     let mut pages = Vec::new();
     let mut command = command.term_width(PAGE_COLUMNS).disable_help_subcommand(true);

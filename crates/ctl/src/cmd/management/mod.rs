@@ -1,5 +1,5 @@
-//! `skep management`: runs the management service. Its verbs change and show the management nodes of
-//! a cluster.
+//! `skep management`: runs the management service. Its verbs change and show the management nodes
+//! of a cluster.
 
 mod add;
 mod recover;
