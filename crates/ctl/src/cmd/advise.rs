@@ -30,8 +30,8 @@ const EXAMPLES: &[Example] = &[
     ("set the proposed pattern for new files", "skep advise --apply /mnt/skep/results"),
     ("also from the load of a job in ten seconds", "skep advise --job 4711 --interval 10s"),
     (
-        "also from the log of a program",
-        "darshan-parser app.darshan >app.txt; skep advise --darshan app.txt /mnt/skep/results",
+        "also from the log of a program, printed by `darshan-parser app.darshan >app.txt`",
+        "skep advise --darshan app.txt /mnt/skep/results",
     ),
 ];
 

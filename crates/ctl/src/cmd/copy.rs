@@ -175,7 +175,7 @@ fn failure(outcome: &Outcome) -> Option<Error> {
             (ErrorCode::NoSpace, "the destination is full; free space there, then continue")
         }
         (false, true) => {
-            (ErrorCode::Io, "a file system is no longer mounted; mount it again, then continue")
+            (ErrorCode::Io, "a file system is not mounted any more; mount it again, then continue")
         }
         (false, false) => (ErrorCode::Io, "remove the reasons, then continue"),
     };
