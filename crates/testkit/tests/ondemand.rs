@@ -361,6 +361,7 @@ fn nodes_of_a_job_start_and_remove_their_parts() {
     succeed(on_all("prolog", 8, "gpu&skep"));
     println!("the prolog took {:.1} s", begin.elapsed().as_secs_f64());
     site.hosts[1].run("! ls -d /var/lib/skep-ondemand/job-3.*").expect_success();
+    // At once, on a host that does not set the owner itself.
     let owner = site.hosts[2].run("stat -c %u /mnt/ondemand").expect_success();
     assert_eq!(owner, "65534\n");
     site.hosts[0].run("echo kept >/mnt/ondemand/file; sync /mnt/ondemand/file").expect_success();

@@ -346,6 +346,13 @@ start() {
   processes_of "$run" | awk '$2 == "mount" { print $1 }' >"$run/mount-pid"
   if [ "$IS_FIRST" = yes ]; then
     if [ -n "$OWNER" ]; then chown "$OWNER" "$MOUNT"; else chmod 1777 "$MOUNT"; fi
+  else
+    # Otherwise the first program of the job on this host could find a directory of root.
+    is_open() {
+      if [ -n "$OWNER" ]; then set -- %u "$OWNER"; else set -- %a 1777; fi
+      [ "$(stat -c "$1" "$MOUNT" 2>/dev/null)" = "$2" ]
+    }
+    await "$deadline" "the first host has not opened the file system to the users" is_open
   fi
   : >"$run/complete"
   trap - EXIT HUP INT TERM
