@@ -51,14 +51,10 @@ impl LongWaits {
         }
         self.last_line = Some(now);
         let UnansweredRequest { operation, inode, pid, age } = oldest;
-        let requests = match count {
-            1 => "1 request of a program has".to_owned(),
-            _ => format!("{count} requests of programs have"),
-        };
         Some(format!(
-            "{requests} waited for more than 5 s; the oldest is {operation} of inode {inode} by \
-             process {pid}, for {} s; `skep health check` shows the service or target that does \
-             not answer",
+            "requests of programs that have waited for more than 5 s: {count}; the oldest is \
+             {operation} of inode {inode} by process {pid}, for {} s; `skep health check` shows \
+             the service or target that does not answer",
             age.as_secs()
         ))
     }
@@ -85,10 +81,10 @@ mod tests {
         };
         assert_eq!(line(&[unanswered(7, 4)], 104), "");
         let first = line(&[unanswered(7, 5), unanswered(8, 6), unanswered(9, 1)], 105);
-        assert!(first.starts_with("2 requests of programs have waited"), "{first}");
+        assert!(first.contains("waited for more than 5 s: 2; the oldest"), "{first}");
         assert!(first.contains("by process 8, for 6 s"), "{first}");
         assert_eq!(line(&[unanswered(7, 64)], 164), "");
-        assert!(line(&[unanswered(7, 65)], 165).starts_with("1 request of a program has waited"));
+        assert!(line(&[unanswered(7, 65)], 165).contains("5 s: 1;"));
         assert!(line(&[unanswered(9, 1)], 166).starts_with("all requests"));
         assert_eq!(line(&[], 167), "");
     }
