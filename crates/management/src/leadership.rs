@@ -9,7 +9,7 @@
 //! Does not own elections (`skep_consensus`), nor what a leader does ([`crate::authority`]).
 
 use crate::authority::Authority;
-use crate::limits::{CONFIRM_INTERVAL, CONFIRM_LIMIT, TICK};
+use crate::limits::{CONFIRM_INTERVAL, CONFIRM_LIMIT, FULL_DISK_PAUSE, TICK};
 use skep_cluster::Command;
 use skep_types::registration::ServerRegistration;
 use skep_types::{ErrorCode, Result};
@@ -25,7 +25,13 @@ pub(crate) async fn keep(authority: Rc<Authority>, own: ServerRegistration) {
         if is_elected && !is_leading {
             match begin(&authority, &own).await {
                 Ok(()) => tracing::info!("this node leads management"),
-                Err(error) => tracing::debug!("cannot lead management yet: {error}"),
+                Err(error) => {
+                    tracing::debug!("cannot lead management yet: {error}");
+                    if error.code() == ErrorCode::NoSpace {
+                        // Each attempt logs the full disk.
+                        skep_env::sleep(FULL_DISK_PAUSE).await;
+                    }
+                }
             }
         } else if is_leading && !is_elected {
             authority.end_lead();

@@ -46,3 +46,5 @@ pub(crate) const MEMBER_SILENCE: Duration = Duration::from_millis(1_200);
 pub(crate) const MAX_MEMBER_LINKS: usize = 16;
 /// Maximum number of unconfirmed changes of clients' log levels. A request waits for each of them.
 pub(crate) const MAX_LOG_ORDERS: usize = 1000;
+/// Pause after which an elected leader tries again to store its start on a full disk.
+pub(crate) const FULL_DISK_PAUSE: Duration = Duration::from_secs(1);

@@ -41,7 +41,7 @@ fn slow_operation_is_explained_by_its_trace_id() {
     let cluster = Cluster::start(shape);
     let targets = cluster.skep_list(&["target", "list"]);
     let slow = targets.iter().find(|it| it["path"].text().contains("storage-3")).expect("a target");
-    // Large enough that each file has chunk files on all targets.
+    cluster.hand_down(cluster.path(), "count=all");
     (0..4).for_each(|number: u32| write_file(&cluster.path().join(number.to_string()), 2 << 20));
     let operation = wait_for("a mount reports a slow operation of the slow disk", PATIENCE, || {
         let found = slowest(&cluster)?;
@@ -74,7 +74,7 @@ fn slow_operation_is_explained_by_its_trace_id() {
 fn unknown_trace_ids_are_refused_with_a_way_out() {
     let cluster = Cluster::start(Shape::small());
     let not_found = cluster.try_skep(&["why", "--op", "77"]);
-    assert_eq!(not_found.status.code(), Some(1), "{}", not_found.stderr);
+    assert_eq!(not_found.status.code(), Some(4), "{}", not_found.stderr);
     let expected = "no service has a record of it";
     assert!(not_found.stderr.contains(expected), "{}", not_found.stderr);
     assert!(not_found.stderr.contains("`skep why` lists the slowest"), "{}", not_found.stderr);

@@ -327,7 +327,7 @@ fn a_directory_with_other_files_and_a_damaged_log_are_refused() {
 
     let cluster = Cluster::start(Shape::small());
     cluster.stop();
-    let log = cluster.data().join("management/log");
+    let log = cluster.data().join("management/raft-log");
     let mut bytes = files::read(&log);
     let torn = bytes.len() - 3;
     files::write(&log, &bytes[..torn]);
@@ -337,7 +337,7 @@ fn a_directory_with_other_files_and_a_damaged_log_are_refused() {
     bytes[100] ^= 1;
     files::write(&log, &bytes);
     let damaged = cluster.up().expect_failure();
-    assert!(damaged.contains("management/log") && damaged.contains("damaged"), "{damaged}");
+    assert!(damaged.contains("management/raft-log") && damaged.contains("damaged"), "{damaged}");
 }
 
 #[test]
