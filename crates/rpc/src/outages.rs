@@ -120,16 +120,20 @@ pub(crate) fn waits(now: Duration) -> Vec<RequestWait> {
     failing.iter().filter(is_long).take(MAX_REPORTED_WAITS).map(wait).collect()
 }
 
-/// Records that a group has given a final reply. Logs the end of an outage that the log mentions.
-pub(crate) fn answered(group: GroupId, now: impl FnOnce() -> Duration) {
+/// Ends the outage of a group. Returns it if the log mentions it.
+fn end(group: GroupId) -> Option<Outage> {
     if COUNT.load(Ordering::Relaxed) == 0 {
-        return;
+        return None;
     }
     let mut failing = failing();
     let ended = failing.remove(&group);
     COUNT.store(failing.len(), Ordering::Relaxed);
-    drop(failing);
-    if let Some(outage) = ended.filter(|outage| outage.is_logged) {
+    ended.filter(|outage| outage.is_logged)
+}
+
+/// Records that a group has given a final reply. Logs the end of an outage that the log mentions.
+pub(crate) fn answered(group: GroupId, now: impl FnOnce() -> Duration) {
+    if let Some(outage) = end(group) {
         let seconds = now().saturating_sub(outage.since).as_secs_f64();
         tracing::warn!("group {group} answers again after {seconds:.1} s");
     }
@@ -138,14 +142,7 @@ pub(crate) fn answered(group: GroupId, now: impl FnOnce() -> Duration) {
 /// Records that an administrator has given up the target of a group as lost: the group will not
 /// answer, so the end of its outage is now.
 pub(crate) fn given_up(group: GroupId) {
-    if COUNT.load(Ordering::Relaxed) == 0 {
-        return;
-    }
-    let mut failing = failing();
-    let ended = failing.remove(&group);
-    COUNT.store(failing.len(), Ordering::Relaxed);
-    drop(failing);
-    if ended.is_some_and(|outage| outage.is_logged) {
+    if end(group).is_some() {
         tracing::warn!("no request waits for group {group} any more: its target is lost");
     }
 }

@@ -6,7 +6,7 @@ use serde_json::Value;
 use skep_testkit::schema::check;
 use skep_testkit::{Cluster, PATIENCE, Scratch, Shape, Transport, cluster, files, wait_for};
 use std::io::{BufRead, BufReader};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 
@@ -52,6 +52,19 @@ impl Drop for Watch {
     }
 }
 
+/// Stops the storage target of a file: moves its directory away, and kills the services. Returns
+/// the row of the target in the list, its directory, and the place of the moved directory.
+fn take_target_of(cluster: &Cluster, file: &Path) -> (Value, PathBuf, PathBuf) {
+    let target = cluster.entry_info(file).first_component().targets()[0];
+    let targets = cluster.skep_list(&["target", "list"]);
+    let target = targets.into_iter().find(|it| it["id"] == target).expect("its target");
+    let directory = PathBuf::from(target["path"].as_str().expect("a path"));
+    let away = directory.with_extension("away");
+    files::rename(&directory, &away);
+    cluster.processes("storage").iter().for_each(|process| process.kill());
+    (target, directory, away)
+}
+
 /// Command: skep health check.
 #[test]
 fn mount_that_waits_for_a_target_is_reported_until_it_goes_on() {
@@ -65,13 +78,7 @@ fn mount_that_waits_for_a_target_is_reported_until_it_goes_on() {
     let scratch = Scratch::new();
     let history = scratch.join("outages");
     let watch = Watch::start(cluster.data(), &history);
-    let target = cluster.entry_info(&file).first_component().targets()[0];
-    let targets = cluster.skep_list(&["target", "list"]);
-    let target = targets.iter().find(|it| it["id"] == target).expect("its target");
-    let directory = Path::new(target["path"].as_str().expect("a path"));
-    let away = directory.with_extension("away");
-    files::rename(directory, &away);
-    cluster.processes("storage").iter().for_each(|process| process.kill());
+    let (target, directory, away) = take_target_of(&cluster, &file);
 
     let mut reader = Command::new("cat");
     let mut reader =
@@ -89,7 +96,7 @@ fn mount_that_waits_for_a_target_is_reported_until_it_goes_on() {
     let shown = cluster.try_skep(&["health", "check"]).expect_failure();
     assert!(shown.contains(&format!(" for target {},", target["id"])), "{shown}");
 
-    files::rename(&away, directory);
+    files::rename(&away, &directory);
     let status = wait_for("the read ends", PATIENCE, || reader.try_wait().expect("ours"));
     assert!(status.success(), "{status}");
     let changes = wait_for("the outage ends", PATIENCE, || {
@@ -114,20 +121,14 @@ fn log_of_a_mount_names_a_request_that_waits_at_metadata() {
     let file = cluster.path().join("file");
     files::write(&file, vec![7; 1 << 20]);
     files::sync_all(&files::open(&file));
-    let target = cluster.entry_info(&file).first_component().targets()[0];
-    let targets = cluster.skep_list(&["target", "list"]);
-    let target = targets.iter().find(|it| it["id"] == target).expect("its target");
-    let directory = Path::new(target["path"].as_str().expect("a path"));
-    let away = directory.with_extension("away");
-    files::rename(directory, &away);
-    cluster.processes("storage").iter().for_each(|process| process.kill());
+    let (_, directory, away) = take_target_of(&cluster, &file);
 
     let mut program = Command::new("truncate");
     let mut program = program.args(["-s", "1"]).arg(&file).spawn().expect("truncate");
     let log = || files::read_to_string(cluster.data().join("logs/mount.log"));
     let waits = format!("by process {}, for 5 s", program.id());
     wait_for("the wait is logged", PATIENCE, || log().contains(&waits).then_some(()));
-    files::rename(&away, directory);
+    files::rename(&away, &directory);
     let status = wait_for("the program ends", PATIENCE, || program.try_wait().expect("ours"));
     assert!(status.success(), "{status}");
     let end = "all requests that had waited for more than 5 s have been answered";
