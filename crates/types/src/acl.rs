@@ -39,12 +39,12 @@ pub enum AclTag {
 pub struct AclEntry {
     /// The subject of the entry.
     pub tag: AclTag,
-    /// Read 4, write 2, execute 1.
+    /// Sum of the permission bits: read 4, write 2, execute 1.
     pub permissions: u32,
 }
 
-/// A valid access control list: the owner, users, the file's group, groups, a mask, others, in that
-/// order. The mask is mandatory if there are `User` or `Group` entries.
+/// A valid access control list. Its entries are in the order of the variants of [`AclTag`]. The
+/// mask is mandatory if there are `User` or `Group` entries.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Acl {
     entries: Vec<AclEntry>,
@@ -167,12 +167,12 @@ impl Acl {
         of(AclTag::Owner) << 6 | of(self.group_class()) << 3 | of(AclTag::Other)
     }
 
-    /// Whether the list contains nothing more than the nine permission bits of a mode.
+    /// Whether the nine permission bits of a mode can represent the whole list.
     pub fn is_just_a_mode(&self) -> bool {
         self.entries.len() == 3
     }
 
-    /// Changes the list as `chmod` with the nine permission bits of `mode` does.
+    /// Applies a `chmod` to the list. `mode` contains the nine new permission bits.
     pub fn set_mode(&mut self, mode: u32) {
         let group = self.group_class();
         for entry in &mut self.entries {
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn binary_layout_equals_that_of_the_kernel() {
+    fn acl_binary_layout_equals_the_kernel_layout() {
         let bytes = full().to_xattr();
         assert_eq!(bytes.len(), 4 + 7 * 8);
         assert_eq!(bytes[..12], [2, 0, 0, 0, 1, 0, 7, 0, 255, 255, 255, 255]);
@@ -295,12 +295,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn acls_survive_the_binary_layout(acl in any_acl()) {
+        fn encoded_acl_decodes_to_the_same_acl(acl in any_acl()) {
             prop_assert_eq!(Acl::from_xattr(&acl.to_xattr()), Ok(acl));
         }
 
         #[test]
-        fn acls_survive_formatting_and_parsing(bytes: Vec<u8>) {
+        fn decoded_bytes_encode_to_an_equal_acl(bytes: Vec<u8>) {
             if let Ok(acl) = Acl::from_xattr(&[&[2, 0, 0, 0], &bytes[..]].concat()) {
                 prop_assert_eq!(Acl::from_xattr(&acl.to_xattr()), Ok(acl));
             }

@@ -67,7 +67,7 @@ record! {
         pub links: u32,
         /// User id of the owner.
         pub uid: u32,
-        /// Group id.
+        /// Id of the owning group.
         pub gid: u32,
         /// Project id for quota. Zero means no project.
         pub project: u32,
@@ -85,7 +85,7 @@ record! {
         pub created: Timestamp,
         /// Change counter, the version of the inode. The metadata target raises it with each change
         /// of data or attributes. At each start, the target raises the change counters of all
-        /// inodes above all that it has given out, because a power loss may have reverted changes.
+        /// inodes above all values that it has returned. A power loss may have reverted changes.
         pub change_counter: u64,
         /// Truncate generation. The metadata target raises it with each truncation, and ignores
         /// sizes that writers report for an older generation. Within one generation the file size

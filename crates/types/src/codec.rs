@@ -30,7 +30,7 @@ impl Writer {
         Self { bytes }
     }
 
-    /// Appends bytes without a length before them.
+    /// Appends bytes without a length prefix.
     pub fn raw(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
     }
@@ -230,7 +230,7 @@ impl Codec for String {
     }
 }
 
-/// Memory limit of a list, unless it takes at most `MOST_GROWTH` bytes for each encoded byte.
+/// A decoded list may take this much memory plus `MOST_GROWTH` bytes for each byte of input left.
 const SMALL_LIST_BYTES: usize = 1 << 20;
 const MOST_GROWTH: usize = 16;
 impl<T: Codec> Codec for Vec<T> {
@@ -241,7 +241,8 @@ impl<T: Codec> Codec for Vec<T> {
     }
     fn decode(r: &mut Reader<'_>) -> Result<Self> {
         let count = u32::decode(r)? as usize;
-        // Each item takes at least one byte. Both checks bound the memory by the size of the input.
+        // Each encoded item takes at least one byte. Both checks bound the memory by the size of
+        // the input.
         if count > r.left() {
             return Err(r.corrupt(format_args!("{count} items announced, {} bytes left", r.left())));
         }
@@ -343,8 +344,8 @@ pub trait DescribedEnum {
 /// }
 /// assert_eq!(Point { x: 1, y: 2 }.to_bytes(), [1, 0, 2, 0, 0, 0]);
 /// ```
-/// expands to the struct with `Debug, Clone, PartialEq, Eq`, an `impl Codec` that encodes and
-/// decodes `x`, then `y`, and an `impl Described` with names, layouts and doc comments.
+/// The macro expands to the struct with `Debug, Clone, PartialEq, Eq`, an `impl Codec` that encodes
+/// and decodes `x`, then `y`, and an `impl Described` with names, layouts and doc comments.
 #[macro_export]
 macro_rules! record {
     (
@@ -504,7 +505,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn announced_counts_beyond_the_input_are_refused() {
+    fn item_counts_beyond_the_input_are_refused() {
         let bytes = u32::MAX.to_bytes();
         assert!(Vec::<u64>::from_bytes(&bytes).is_err());
         assert!(Bytes::from_bytes(&bytes).is_err());
@@ -521,7 +522,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_beyond_the_end_are_refused() {
+    fn bytes_after_the_encoded_value_are_refused() {
         let error = u16::from_bytes(&[1, 2, 3]).unwrap_err();
         assert_eq!(error.code(), ErrorCode::Corrupt);
         assert!(error.context().contains("at byte 2"), "{error}");

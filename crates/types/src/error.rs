@@ -1,7 +1,7 @@
 //! The closed set of error codes, and the error type that combines a code with its context.
 //!
-//! Programs react to the code: a new code is allowed only if a caller reacts differently to it.
-//! People read the context: it names the object and, if possible, how to fix the problem. The
+//! Programs react to the code, so a new code is allowed only if a caller reacts differently to it.
+//! People read the context, which names the object and, if possible, how to fix the problem. The
 //! numbers of codes are listed in `docs/protocol/errors.md` and are never reused.
 
 use std::fmt;
@@ -12,7 +12,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// How a caller may react to an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RetryClass {
-    /// Do not retry: the reply is final.
+    /// Do not retry, because the reply is final.
     Never,
     /// Retry at the same target later.
     SameTarget,
@@ -40,7 +40,7 @@ macro_rules! codes {
             ),)*];
 
             /// Returns the code with this number. `None` means that this version of the program
-            /// does not know it.
+            /// does not know the number.
             pub fn from_number(number: u16) -> Option<Self> {
                 match number { $($number => Some(Self::$name),)* _ => None }
             }
@@ -201,7 +201,7 @@ impl From<ErrorCode> for Error {
 }
 
 impl From<std::io::Error> for Error {
-    /// Maps the errors to which callers react, such as `ENOSPC` and `EFBIG`, to their own codes.
+    /// Maps the errors to which callers react, such as `ENOSPC` and `EFBIG`, to codes of their own.
     /// All other errors become `Io`.
     fn from(error: std::io::Error) -> Self {
         let code = match error.kind() {

@@ -1,6 +1,6 @@
 //! Changes of the members of a group, as management stores them in its log.
 //!
-//! Data types only. The rules are in `skep-cluster`.
+//! Contains data types only. The rules for such changes are in `skep-cluster`.
 
 use crate::byte_enum;
 use crate::codec::record;
@@ -13,12 +13,12 @@ byte_enum! {
         Add = 1,
         /// A waiting or syncing member has all data now, and serves from the next epoch on.
         MarkInSync = 2,
-        /// A serving member becomes the primary, since the primary does not answer it. The former
-        /// primary becomes a waiting member.
+        /// A serving member becomes the primary, because the previous primary does not answer. The
+        /// previous primary becomes a waiting member.
         TakeOver = 3,
         /// A serving member other than the primary becomes a waiting member.
         Drop = 4,
-        /// A serving member becomes the primary. The former primary remains a serving member.
+        /// A serving member becomes the primary. The previous primary remains a serving member.
         HandOver = 5,
         /// Removes a member that does not serve from the group.
         Remove = 6,
@@ -26,8 +26,8 @@ byte_enum! {
 }
 
 record! {
-    /// A change of the members of a group. Management carries it out only if the group still has
-    /// this epoch.
+    /// A change of the members of a group. Management carries out the change only if the epoch of
+    /// the group still equals `epoch`.
     #[derive(Copy)]
     pub struct GroupChange {
         /// The group.
@@ -36,7 +36,7 @@ record! {
         pub epoch: Epoch,
         /// Kind of the change.
         pub change: MemberChange,
-        /// The target that is added, or the member that the change concerns.
+        /// The target to add, or the member that the change concerns.
         pub target: TargetId,
     }
 }

@@ -55,7 +55,7 @@ id!(/// Version of the cluster map. Each change of the map raises the version.
     MapVersion(u64), "v");
 id!(/// Version of a group's membership. Receivers refuse messages of an older epoch.
     Epoch(u64), "e");
-id!(/// Log sequence number in the log of one target, from 1. Zero means before the first record.
+id!(/// Log sequence number in the log of one target, from 1. Zero precedes the first record.
     Lsn(u64), "lsn");
 id!(/// Random number that changes whenever acknowledged but unsynced writes may have been lost. A
     /// storage target draws it at its start, for example after a power loss of its host.

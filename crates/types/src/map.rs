@@ -1,7 +1,7 @@
 //! The cluster map: nodes, targets, groups, shards and settings. Management owns the map; servers
 //! and clients cache it.
 //!
-//! Data types only: the state machine in `skep-cluster` changes the map.
+//! Contains data types only. The state machine in `skep-cluster` changes the map.
 
 use crate::byte_enum;
 use crate::codec::record;
@@ -52,8 +52,8 @@ byte_enum! {
         Good = 1,
         /// The target lacks data and needs a resync from another member of its group.
         NeedsResync = 2,
-        /// The data is lost: an administrator has given the target up, for ever. Requests to it
-        /// fail with `TargetLost`, without a connection.
+        /// The data is lost, because an administrator has given up the target for ever. Requests to
+        /// the target fail with `TargetLost`, without a connection.
         Bad = 3,
     }
 }
@@ -64,9 +64,11 @@ byte_enum! {
     pub enum CapacityPool {
         /// Enough free space and inodes.
         Normal = 1,
-        /// Little is left: new files use the target only if there are too few `Normal` targets.
+        /// Little free space or few free inodes are left. New files use the target only if there
+        /// are too few `Normal` targets.
         Low = 2,
-        /// Almost nothing is left: new files use the target only if there are no better ones.
+        /// Almost no free space or inodes are left. New files use the target only if there are too
+        /// few `Normal` and `Low` targets.
         Emergency = 3,
     }
 }
@@ -123,8 +125,8 @@ impl Capacity {
         Self { file_system: 0, ..sum }
     }
 
-    /// Adds two capacities. The addition saturates: targets may report arbitrary numbers, which
-    /// must not cause an overflow.
+    /// Adds two capacities. The addition saturates, because targets may report arbitrary numbers,
+    /// which must not cause an overflow.
     fn and(self, other: Self) -> Self {
         Self {
             total_bytes: self.total_bytes.saturating_add(other.total_bytes),
@@ -143,9 +145,10 @@ byte_enum! {
         Serving = 1,
         /// The target reads, but refuses writes, since its device failed or is read-only.
         ReadOnly = 2,
-        /// The target does not answer its own node: its device may hang.
+        /// The target does not answer its own node, perhaps because its device hangs.
         Hung = 3,
-        /// The node does not serve the target, for example since it cannot open the directory.
+        /// The node does not serve the target, for example because it cannot open the target's
+        /// directory.
         Down = 4,
         /// The target reads and writes, but gets no new files, since an administrator has closed
         /// it. Management sets this condition.
@@ -158,8 +161,8 @@ record! {
     pub struct TargetHealth {
         /// The condition.
         pub condition: Condition,
-        /// The last error, as text for people. With the condition `Serving`, a problem for which an
-        /// administrator must decide.
+        /// The last error, as text for people. With the condition `Serving`, a problem that an
+        /// administrator must decide how to solve.
         pub problem: String,
     }
 }
@@ -171,7 +174,8 @@ impl Default for TargetHealth {
 }
 
 impl TargetHealth {
-    /// Maximum length of a problem in characters. The cluster map contains one for each target.
+    /// Maximum length of `problem`, in characters. The cluster map contains a `problem` for each
+    /// target.
     pub const MAX_PROBLEM_CHARS: usize = 240;
 
     /// Creates the health of a target that does not serve all requests. Shortens long problems, and
@@ -197,8 +201,8 @@ record! {
         /// Addresses on which the node listens, as `host:port`, the preferred one first. Empty for
         /// clients.
         pub addresses: Vec<String>,
-        /// Failure domain: servers in the same domain may fail together, for example those in one
-        /// rack. A server with an empty name is a domain of its own. Empty for clients.
+        /// Failure domain: servers in the same domain may fail together, for example the servers in
+        /// one rack. A server with an empty name is a domain of its own. Empty for clients.
         pub domain: String,
         /// Reachability of the node.
         pub reachability: Reachability,
@@ -216,7 +220,7 @@ record! {
         pub kind: TargetKind,
         /// The node that serves the target.
         pub node: NodeId,
-        /// Path of the directory on that node, for output only.
+        /// Path of the target's directory on its node, for output only.
         pub path: String,
         /// Reachability of the target.
         pub reachability: Reachability,
@@ -254,7 +258,7 @@ record! {
         pub epoch: Epoch,
         /// The primary, which is a serving member.
         pub primary: TargetId,
-        /// Epoch since which the primary has been the primary without a break.
+        /// Epoch in which the current primary became the primary.
         pub primary_since: Epoch,
         /// The members in the order in which they were added.
         pub members: Vec<GroupMember>,
@@ -298,8 +302,8 @@ byte_enum! {
 record! {
     /// Settings of the cluster. Administrators may change them while the cluster runs.
     pub struct Policy {
-        /// Lease in milliseconds: a client keeps its sessions, and a node counts as online, for
-        /// this long after its last message.
+        /// Lease in milliseconds. A client keeps its sessions, and a node counts as online, for one
+        /// lease after its last message.
         pub lease_ms: u32,
         /// Interval between heartbeats of a node, in milliseconds.
         pub heartbeat_ms: u32,
@@ -309,7 +313,8 @@ record! {
         /// directory sets one.
         pub default_width: u16,
         /// File offset, rounded up to a multiple of the chunk size, at which striping over several
-        /// groups starts. All bytes before it are stored on one group. Zero stripes the whole file.
+        /// groups starts. All bytes before this offset are stored on one group. With zero, the
+        /// whole file is striped.
         pub stripe_from: u64,
         /// Number of inline bytes of new files if neither the request nor the directory sets a
         /// pattern. A multiple of 4 KiB; zero means no inline bytes.
@@ -319,7 +324,7 @@ record! {
         /// least this old.
         pub cleanup_interval_ms: u32,
         /// Maximum number of chunk files without an inode that one search of a storage target may
-        /// remove. If it finds more, it removes none.
+        /// remove. A search that finds more removes none.
         pub cleanup_limit: u32,
         /// Chooser of new files if neither the request nor the directory sets one.
         pub default_chooser: Chooser,
@@ -332,7 +337,8 @@ record! {
         /// Maximum chunk size that users other than root may request, in bytes.
         pub user_max_chunk_bytes: u64,
         /// Number of metadata targets in a group. With 1, each new metadata target gets a group of
-        /// its own at once. With more, it waits for a group.
+        /// its own at once. With more than 1, a new metadata target waits until it is added to a
+        /// group.
         pub metadata_copies: u16,
     }
 }
@@ -365,11 +371,11 @@ record! {
         pub cluster: ClusterId,
         /// Version of the map. Management raises it with each change.
         pub version: MapVersion,
-        /// Version in which programs must write records, independent of the protocol version of a
-        /// connection.
+        /// Format version in which programs must write records. It is independent of the protocol
+        /// version of a connection.
         pub feature_level: u32,
-        /// Whether all shards are assigned to groups. Clients cannot mount the file system before
-        /// that.
+        /// Whether all shards are assigned to groups. Until then, clients cannot mount the file
+        /// system.
         pub formatted: bool,
         /// Nodes in ascending order of id.
         pub nodes: Vec<Node>,
@@ -435,8 +441,8 @@ impl ClusterMap {
     }
 
     /// Returns the capacity of the cluster for file data. Each storage group counts once, with the
-    /// capacity of its primary, because its members store the same data. Each file system counts
-    /// once. `capacity` returns the capacity of a target.
+    /// capacity of its primary, because its members store the same data. Each local file system
+    /// counts once. `capacity` returns the capacity of a target.
     pub fn total_capacity(&self, capacity: impl Fn(&Target) -> Capacity) -> Capacity {
         let storage = self.groups.iter().filter(|group| group.kind == TargetKind::Storage);
         let primaries = storage.filter_map(|group| self.primary(group.id));

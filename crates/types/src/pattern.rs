@@ -12,10 +12,10 @@ use crate::{GroupId, InodeId, byte_enum};
 byte_enum! {
     /// How a component protects its data.
     pub enum Redundancy {
-        /// Each byte is stored on one group. Copies, if any, are kept by the group's members.
+        /// Each byte is stored on one group. The members of the group store the copies, if any.
         Stripe = 1,
-        /// The metadata target stores the bytes with the inode: the component has no groups and no
-        /// chunk files. Only the first component of a pattern can be inline.
+        /// The metadata target stores the bytes with the inode, so the component has no groups and
+        /// no chunk files. Only the first component of a pattern can be inline.
         Inline = 2,
     }
 }
@@ -40,7 +40,7 @@ byte_enum! {
         RandomInterNode = 5,
         /// All groups from one random server.
         RandomIntraNode = 6,
-        /// No policy: the request lists the groups.
+        /// No policy, because the request lists the groups.
         Listed = 7,
     }
 }
@@ -254,8 +254,8 @@ impl StripePattern {
             {
                 return Err(invalid(format!("a component lies on 1 to {MAX_STRIPE_WIDTH} groups")));
             }
-            // A component behind the inline component starts at the end of the inline bytes
-            // instead.
+            // A component after the inline component starts at the end of the inline bytes, which
+            // may lie inside a chunk.
             if index == 0 || !self.components[index - 1].is_inline() {
                 check_start(index, component.start, component.chunk_bytes)?;
             }
@@ -263,7 +263,7 @@ impl StripePattern {
         Ok(())
     }
 
-    /// Checks the component number `index`, which is inline.
+    /// Checks component `index`, which is inline.
     fn check_inline(&self, index: usize) -> Result<()> {
         let component = &self.components[index];
         if *component != (Component { start: component.start, ..Component::inline() }) {

@@ -9,7 +9,7 @@
 //!
 //! | field | encoded in | unset |
 //! |---|---|---|
-//! | `inline_bytes` | an inline first component; the next one's `start` | no such component |
+//! | `inline_bytes` | an inline first component; `start` of the second | no inline component |
 //! | `chunk_bytes` | [`Component::chunk_bytes`] | 0 |
 //! | `width` | [`Component::wanted`] | 0 |
 //! | `placement: Policy` | [`Component::chooser`] | [`Chooser::Cluster`] |
@@ -126,7 +126,7 @@ impl ComponentRequest {
 }
 
 const EITHER_LISTED_OR_CHOSEN: &str =
-    "either groups are listed, as many as are wanted, or they are chosen";
+    "invalid groups of a component: list the groups without a count, or set a count or policy only";
 
 impl PatternRequest {
     /// Returns the request in which every field is unset.
@@ -138,9 +138,9 @@ impl PatternRequest {
         }
     }
 
-    /// Builds a request from the components of a text or a record. If the file has inline bytes,
-    /// the first of these components is an inline one. Does not check the other rules of a request:
-    /// see [`Self::check`].
+    /// Builds a request from components that were parsed from text or decoded from a record. If the
+    /// file has inline bytes, the first of these components is inline. Does not check the other
+    /// rules of a request: see [`Self::check`].
     ///
     /// # Errors
     /// - `InvalidArgument` if an inline component is not the first one, is the last one, does not
@@ -283,8 +283,8 @@ impl PatternRequest {
                 return Err(invalid(EITHER_LISTED_OR_CHOSEN));
             }
             if index > 0 {
-                // If unset, the chunk size is not known here. `resolve` later chooses a size that
-                // fits.
+                // An unset chunk size is not known here. `resolve` later chooses one that divides
+                // `start`.
                 let unit = component.chunk_bytes.unwrap_or(MIN_CHUNK_BYTES);
                 check_start(index + inline_components, start, unit)?;
             }
@@ -303,7 +303,7 @@ impl Codec for PatternRequest {
     fn decode(r: &mut Reader<'_>) -> Result<Self> {
         let record = StripePattern::decode(r)?;
         let request = Self::from_record(&record).map_err(|error| r.corrupt(error.context()))?;
-        // Each request has one encoding, so that a reserved field cannot carry anything.
+        // Each request has one encoding, so that a reserved field cannot carry data.
         if request.to_record() == record {
             Ok(request)
         } else {
@@ -336,7 +336,7 @@ impl Described for PatternRequest {
             name: "components",
             kind: "Vec<Component>",
             layout: <Vec<Component> as Codec>::LAYOUT,
-            doc: " Components, by rising `start`. Bytes in metadata are the first of them.\n",
+            doc: " The components in ascending order of `start`. The first may hold inline bytes.\n",
         },
     ];
 }

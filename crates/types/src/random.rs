@@ -3,9 +3,10 @@
 //!
 //! Owns the only generator of all crates (SplitMix64, Steele, Lea and Flood 2014). Placement, the
 //! order of studies and the seeds of tests rely on its exact numbers, so they must never change.
-//! Not for secrets: each number reveals all later numbers.
+//! Not for secrets, because each number reveals all later numbers.
 
-/// Difference between two consecutive states. The step is odd, so the period is 2^64.
+/// Difference between two consecutive states of the generator. The step is odd, so the period is
+/// 2^64.
 const STEP: u64 = 0x9E37_79B9_7F4A_7C15;
 
 /// Mixes the bits of a number: every input bit affects every output bit. The function is a
@@ -56,7 +57,7 @@ impl SplitMix64 {
 mod tests {
     use super::*;
 
-    /// Published by the authors of the generator.
+    /// The authors of the generator published the expected numbers.
     #[test]
     fn a_seed_always_gives_the_same_sequence() {
         let mut random = SplitMix64::new(1_234_567);

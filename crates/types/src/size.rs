@@ -1,10 +1,10 @@
 //! Sizes as text: `4096`, `64k`, `1M`, `512KiB`, `1 MB`, `1 TiB`.
 //!
-//! The suffixes follow GNU coreutils (`dd`, `head`, `truncate`), and IOR and Lustre where these
-//! have one: `K`, `M`, `G` and `T` in either case and `KiB`, `MiB`, ... are powers of 1024;
-//! `kB`, `MB`, `GB` and `TB` are powers of 1000.
+//! The suffixes follow GNU coreutils (`dd`, `head`, `truncate`), and agree with the suffixes of IOR
+//! and Lustre. `K`, `M`, `G` and `T` in either case and `KiB`, `MiB`, ... are powers of 1024; `kB`,
+//! `MB`, `GB` and `TB` are powers of 1000.
 
-/// The suffixes of messages and help texts.
+/// The accepted suffixes, as text for messages and help texts.
 pub const SUFFIXES: &str = "K, M, G, T or KiB, MiB, GiB, TiB (powers of 1024), or KB, MB, GB, TB \
                             (powers of 1000)";
 

@@ -32,7 +32,7 @@ pub fn escape_controls(text: &str) -> Cow<'_, str> {
     Cow::Owned(escaped)
 }
 
-/// Like [`escape_controls`], and replaces the end of a text of more than `most` characters by
+/// Escapes `text` like [`escape_controls`], and replaces all after its first `most` characters by
 /// `...`.
 pub fn shown(text: &str, most: usize) -> String {
     match text.char_indices().nth(most) {
@@ -52,7 +52,7 @@ mod tests {
         check("a\nINFO forged\r", "a\\nINFO forged\\r");
         check("\u{1b}[2J\u{9b}x\u{0}", "\\u{1b}[2J\\u{9b}x\\u{0}");
         check("a\u{202e}b\u{2028}c", "a\\u{202e}b\\u{2028}c");
-        // Escaping twice changes nothing more.
+        // Escaping an escaped text changes nothing.
         check("a\\nb", "a\\nb");
         assert_eq!(shown("gr\u{f6}sse\n", 4), "gr\u{f6}s...");
         assert_eq!(shown("gr\n", 4), "gr\\n");
