@@ -1,10 +1,10 @@
 //! The kernel's binary interface (`include/uapi/linux/fuse.h` up to version 7.45): the headers of
 //! all messages, the table of opcodes, and device numbers.
 //!
-//! The struct of each operation is beside the code that reads or writes it, in `request`, `reply`
-//! and `init`. Each struct is a record, which is read with bounds checks and written field by
-//! field. Padding is declared as a field too, so that the record has the length of the kernel's
-//! struct.
+//! The fixed struct of each operation is declared beside the code that reads or writes it, in
+//! `request`, `reply` and `init`. Each struct is a record, which is read with bounds checks and
+//! written field by field. Padding is declared as a field too, so that the record has the length of
+//! the kernel's struct.
 
 // The `record!` macro makes its structs `pub`; this module is private to the crate.
 #![allow(unreachable_pub)]

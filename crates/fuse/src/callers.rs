@@ -1,22 +1,22 @@
-//! Whether the thread that sent a request is being killed, from `/proc`.
+//! Finds out from `/proc` whether the thread that sent a request is being killed.
 //!
 //! # Threads that have ended
 //! A thread that waits for the reply to its own request cannot end before the reply. Only an
 //! asynchronous request outlives its thread: a program submitted it with io_uring or `io_submit`,
-//! or the kernel reads ahead. The program may still wait for it, so the state of the *process*
-//! decides. The worker notes the process at the first check of the request. If the thread had
-//! already ended by then, the process is not known, and the request goes on if a program may wait
-//! for it.
+//! or the kernel reads ahead. The program may still wait for the reply, so the worker examines the
+//! state of the *process* instead. The worker notes the process at the first check of the request.
+//! If the thread had already ended by then, the process is not known, and the request goes on if a
+//! program may wait for it.
 
 /// The state of a thread or process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// It exists. `is_killed` means that a SIGKILL is pending for it.
+    /// The thread exists. `is_killed` means that a SIGKILL is pending for the thread.
     Exists {
         process: u32,
         is_killed: bool,
     },
-    /// It exists, but this mount may not read its state (`hidepid=2`).
+    /// The thread exists, but this mount may not read its state (`hidepid=2`).
     Hidden,
     Ended,
 }
@@ -30,7 +30,7 @@ pub(crate) struct Sender {
 }
 
 impl Sender {
-    /// Notes the process of a thread that has sent a request.
+    /// Creates the sender of a request from its thread, and looks up the thread's process.
     pub(crate) fn of(thread: u32) -> Self {
         let process = match state(thread) {
             State::Exists { process, .. } => Some(process),
@@ -45,7 +45,8 @@ impl Sender {
     pub(crate) fn is_being_killed(self, may_be_asynchronous: bool) -> bool {
         let is_of_another = |process| self.process.is_some_and(|noted| noted != process);
         match state(self.thread) {
-            // The kernel has given the number of the ended thread to another one.
+            // The sending thread has ended, and the kernel has given its number to a thread of
+            // another process.
             State::Exists { process, .. } if is_of_another(process) => self.has_ended_process(),
             State::Exists { is_killed, .. } => is_killed,
             State::Hidden => false,
@@ -54,7 +55,7 @@ impl Sender {
         }
     }
 
-    /// Returns whether the noted process is being killed or has ended.
+    /// Returns whether the process that [`Self::of`] found is being killed or has ended.
     fn has_ended_process(self) -> bool {
         match self.process.map(state) {
             Some(State::Exists { is_killed, .. }) => is_killed,
@@ -77,7 +78,7 @@ fn state(thread: u32) -> State {
     }
 }
 
-/// Whether a thread or process exists, even if `/proc` does not show it to this user.
+/// Whether a thread or process exists, also if `/proc` hides it from this user.
 fn exists(thread: u32) -> bool {
     let Ok(thread) = i32::try_from(thread) else { return false };
     // SAFETY: signal 0 is never delivered; the call only checks that the thread exists.

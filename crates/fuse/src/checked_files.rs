@@ -12,7 +12,8 @@ use std::time::Duration;
 /// longer than cached attributes.
 #[derive(Debug, Default)]
 pub(crate) struct CheckedFiles {
-    /// Shared counter, incremented by any worker at each change of permissions through this mount.
+    /// Counter that all workers share. A worker increments it at each change of permissions through
+    /// this mount.
     changes: Arc<AtomicU64>,
     seen_changes: Cell<u64>,
     until: RefCell<HashMap<InodeId, Duration>>,

@@ -21,14 +21,14 @@ use std::time::Duration;
 pub struct ClusterOptions {
     /// How to reach the cluster.
     pub cluster: ClusterAccess,
-    /// Name of this host. Only shown to people.
+    /// Name of this host, which Skep only shows to administrators.
     pub host: String,
-    /// Version of this program. Only shown to people.
+    /// Version of this program, which Skep only shows to administrators.
     pub version: String,
-    /// Time limit of retries while management is unreachable or the cluster is not formatted yet.
-    /// `None` means no limit.
+    /// Time limit for the retries of the registration while management is unreachable or the
+    /// cluster is not formatted yet. `None` means no limit.
     pub patience: Option<Duration>,
-    /// The log of this process. Management may change its level.
+    /// The log of this process. Management may change the level of the log.
     pub log: LogControl,
     /// Directory of the socket on which the mount shows its metrics. `None` means no socket.
     pub metrics_directory: Option<PathBuf>,
@@ -42,11 +42,11 @@ pub struct ClusterOptions {
 /// - Errors of [`Mount::new`] if the cluster is unreachable or refuses the client.
 /// - `Interrupted` if a signal arrives before the registration succeeds.
 pub fn mount(cluster: ClusterOptions, options: ServeOptions) -> Result<()> {
-    // Block the signals before any thread starts: all threads must block the signals that one of
-    // them waits for.
+    // Block the signals before any thread starts, because all threads must block the signals that
+    // one of them waits for.
     let signals = mount::take_signals(&options)?;
-    // Check the mount point before the registration: an invalid one must not leave traces in the
-    // cluster.
+    // Check the mount point before the registration, because a mount with an invalid mount point
+    // must not leave traces in the cluster.
     let mount_point = mount_point::prepare(&options.mount_point)?;
     let workers = session::most_workers(options.transport);
     let client_options = skep_client::MountOptions {
@@ -54,7 +54,8 @@ pub fn mount(cluster: ClusterOptions, options: ServeOptions) -> Result<()> {
         mount_point: mount_point.display().to_string(),
         host: cluster.host,
         version: cluster.version.clone(),
-        // One client more than there are workers: it deregisters the mount when the mount ends.
+        // One client more than there are workers, because the additional client deregisters the
+        // mount when the mount ends.
         workers: workers + 1,
         patience: cluster.patience,
         attribute_timeout: options.requests.validity,
@@ -102,7 +103,7 @@ pub fn mount(cluster: ClusterOptions, options: ServeOptions) -> Result<()> {
     served
 }
 
-/// Adds the figures that describe the mount.
+/// Adds the metrics that describe the mount.
 fn describe(metrics: &Registry, mount: &Mount, version: &str, mount_point: &Path) {
     let labels = vec![
         ("kind", "mount".to_owned()),
@@ -113,7 +114,7 @@ fn describe(metrics: &Registry, mount: &Mount, version: &str, mount_point: &Path
     metrics.add(mount.map_cell());
 }
 
-/// Registers the client. Retries until the time limit of the options, or until a signal arrives.
+/// Registers the client. Retries until the time limit in `options`, or until a signal arrives.
 /// Returns the mount and the signals.
 async fn register(
     options: skep_client::MountOptions,

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
-/// Options of the replies of a mount to the kernel.
+/// Options for how a mount processes requests and replies to the kernel.
 #[derive(Clone, Debug)]
 pub struct RequestOptions {
     /// Whether a new file gets the stripe pattern in `SKEP_PATTERN`, if the environment of the
@@ -17,9 +17,9 @@ pub struct RequestOptions {
     pub has_job_patterns: bool,
     /// How long the kernel may cache names and attributes.
     pub validity: Duration,
-    /// Whether the requests to services carry the job of the calling process.
+    /// Whether the mount's requests to services carry the id of the calling process's job.
     pub has_job_accounting: bool,
-    /// The registry of the figures that the mount counts about itself.
+    /// The registry of the mount's own metrics.
     pub metrics: Arc<Registry>,
 }
 
@@ -32,7 +32,7 @@ pub(crate) struct Context<F> {
     pub(crate) features: KernelFeatures,
     /// Files that recently had neither a set-user-id nor a set-group-id bit.
     pub(crate) checked: CheckedFiles,
-    /// Requests that wait for locks, or for the kernel to drop pages.
+    /// Requests that wait for locks, or for the kernel to drop cached pages.
     pub(crate) waits: Rc<Waits>,
     /// Number of made-up modification times that all workers of the mount have sent to make the
     /// kernel drop pages of shared files (`ops::attributes`). Two workers that counted separately

@@ -2,7 +2,7 @@
 
 use skep_types::ErrorCode;
 
-/// Returns the error number of an error code.
+/// Returns the kernel's error number for one of Skep's error codes.
 pub fn errno(code: ErrorCode) -> i32 {
     match code {
         ErrorCode::NotFound => libc::ENOENT,
@@ -21,7 +21,7 @@ pub fn errno(code: ErrorCode) -> i32 {
         ErrorCode::NoAttribute => libc::ENODATA,
         ErrorCode::TooLarge => libc::ERANGE,
         ErrorCode::Stale => libc::ESTALE,
-        // After ENOSYS, the kernel would never send this operation again, for any file.
+        // Not ENOSYS, because the kernel would then never send this operation again, for any file.
         ErrorCode::Unsupported => libc::EOPNOTSUPP,
         ErrorCode::Protocol | ErrorCode::VersionMismatch => libc::EPROTO,
         ErrorCode::Busy | ErrorCode::InUse => libc::EBUSY,
@@ -32,8 +32,8 @@ pub fn errno(code: ErrorCode) -> i32 {
         ErrorCode::ReadOnly => libc::EROFS,
         ErrorCode::Deadlock => libc::EDEADLK,
         ErrorCode::TooManyLocks => libc::ENOLCK,
-        // Must not be ENOTCONN if a server is dead: programs and mount(8) take ENOTCONN for a dead
-        // mount.
+        // An error of a dead server must not become ENOTCONN, because for programs and mount(8)
+        // ENOTCONN means that the mount's daemon is dead.
         ErrorCode::Corrupt
         | ErrorCode::DeviceFailed
         | ErrorCode::StaleMap
@@ -48,8 +48,8 @@ pub fn errno(code: ErrorCode) -> i32 {
     }
 }
 
-/// Whether the mount logs errors with this code. The mount logs an error if something is broken,
-/// but not if only a program's request is invalid.
+/// Whether the mount logs errors with this code. The mount logs an error if the cluster or a
+/// connection is broken, but not if only a program's request is invalid.
 pub(crate) fn is_trouble(code: ErrorCode) -> bool {
     matches!(errno(code), libc::EIO | libc::EPROTO | libc::ETIMEDOUT | libc::ESTALE)
         || code == ErrorCode::AuthenticationFailed
@@ -64,7 +64,7 @@ mod tests {
         for (code, ..) in ErrorCode::ALL {
             let number = errno(*code);
             // Numbers from 512 on are internal to the kernel (ERESTARTSYS). The kernel refuses a
-            // reply with such a number.
+            // reply with one of these internal numbers.
             assert!(number > 0 && number < 512, "{code}");
             assert!(number != libc::ENOSYS && number != libc::ENOTCONN, "{code}");
         }

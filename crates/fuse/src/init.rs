@@ -12,14 +12,15 @@ mod flags;
 
 use flags as flag;
 
-/// Major version of the kernel's interface: the same for all kernels.
+/// Major version of the kernel's FUSE interface, the same for all kernels.
 const MAJOR: u32 = 7;
-/// The newest minor version that this crate describes.
+/// The newest minor version of the interface whose structs this crate declares.
 const MINOR: u32 = 45;
 /// The oldest minor version that a mount serves (Linux 4.20). From this version on, no struct has a
 /// short form for old kernels.
 const OLDEST_MINOR: u32 = 28;
-/// Minimum length in bytes of a buffer for reading the device. The kernel refuses shorter ones.
+/// Minimum length in bytes of a buffer for reading `/dev/fuse`. The kernel refuses to read into a
+/// shorter buffer.
 const MIN_READ_BYTES: usize = 8192;
 
 /// The features that Skep requests, if the kernel offers them. Three features are left out on

@@ -12,7 +12,7 @@ use skep_types::codec::{Codec, Writer, record};
 use std::ops::Range;
 use std::os::fd::OwnedFd;
 
-/// [`OutHeader::error`] of this notification.
+/// Value of [`OutHeader::error`] in an invalidation of an inode.
 const NOTIFY_INVAL_INODE: u32 = 2;
 /// Length of [`InvalInodeOut`] in bytes.
 const INVAL_INODE_BYTES: usize = 24;
@@ -35,20 +35,21 @@ pub(crate) fn invalidate_attributes(device: &OwnedFd, inode: InodeId) {
     notify(device, InvalInodeOut { ino: inode.raw(), offset: -1, len: 0 });
 }
 
-/// Makes the kernel drop a file's attributes and its pages of a range. The kernel writes back dirty
-/// pages of the range first. Blocks until the kernel has done both.
+/// Makes the kernel drop its cached attributes of a file and its cached pages of a range of the
+/// file. The kernel writes back dirty pages of the range first. Blocks until the kernel has written
+/// back and dropped the pages.
 ///
 /// # Hazard: deadlock
-/// The kernel may first have to read or write such a page, by a request to the calling daemon. So
-/// this must only be called on a thread that serves no requests.
+/// Before the kernel can drop a page, it may have to read or write the page by a request to the
+/// calling daemon. So only a thread that serves no requests may call this function.
 pub(crate) fn invalidate_pages(device: &OwnedFd, inode: InodeId, pages: Range<u64>) {
     // A length of zero means all pages up to the end of the file.
     let len = i64::try_from(pages.end - pages.start).unwrap_or(0);
     notify(device, InvalInodeOut { ino: inode.raw(), offset: pages.start as i64, len });
 }
 
-/// Sends a notification. Ignores errors: they mean that the kernel caches nothing of the file, or
-/// that the mount ends.
+/// Sends a notification. Ignores errors, because they only mean that the kernel caches nothing of
+/// the file, or that the mount ends.
 fn notify(device: &OwnedFd, notification: InvalInodeOut) {
     let mut w = Writer::new();
     let len = (OUT_HEADER_BYTES + INVAL_INODE_BYTES) as u32;

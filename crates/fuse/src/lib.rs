@@ -3,10 +3,10 @@
 //! Owns the kernel's binary interface (`abi`), the two transports (`transport`), the worker threads
 //! (`worker`), the translation of each operation (`request`, `ops`, `reply`, `errno`), mounting and
 //! unmounting (`mount`, `session`), and the mount of a cluster (`cluster_mount`). Does not own the
-//! logic of a file system: that is behind the trait [`FileSystem`], which `skep_client::Client`
-//! implements.
+//! logic of a file system, which is behind the trait [`FileSystem`]. `skep_client::Client`
+//! implements the trait.
 //!
-//! A request takes this way: a port of the transport receives its bytes, `request` parses them,
+//! A request takes this path: a port of the transport receives its bytes, `request` parses them,
 //! `ops` performs the operation, and `reply` encodes the result. The port's next exchange sends the
 //! reply and receives the next request. All these steps run on one thread, which also owns the
 //! sockets that the operation uses. No step is passed to another thread.

@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-/// Maximum length in bytes of one read or write, and the largest that the kernel sends. Larger
-/// requests would gain nothing, since the chunks of the default stripe pattern are not larger.
+/// Maximum length in bytes of one read or write request. Also the largest length of a request that
+/// the kernel sends. Larger requests would gain nothing, since the chunks of the default stripe
+/// pattern are not larger.
 pub(crate) const MAX_IO_BYTES: usize = 1 << 20;
 /// [`MAX_IO_BYTES`] in pages, the unit in `INIT`.
 pub(crate) const MAX_IO_PAGES: u16 = (MAX_IO_BYTES / 4096) as u16;
-/// Size in bytes of the smallest page that any kernel uses. A range in multiples of this size is
-/// right for larger pages too.
+/// Size in bytes of the smallest memory page that any kernel uses. The kernel extends a range that
+/// is aligned to this size to whole pages, if its pages are larger.
 pub(crate) const PAGE_BYTES: u64 = 4096;
 /// How long the kernel may cache names and attributes, unless an option changes it. A program sees
 /// changes by other hosts after this time at the latest.
@@ -35,46 +36,51 @@ pub(crate) const READ_AHEAD_KIB: u32 = 4096;
 /// thread read several messages at once, so that the kernel does not wake the thread for each
 /// message.
 pub(crate) const FORGET_PAUSE: Duration = Duration::from_millis(5);
-/// How long a worker polls for a server's reply before it sleeps. The measurements are in
+/// How long a worker polls for a server's reply before the worker sleeps. The measurements are in
 /// docs/design/0001-threads-and-store.md.
 pub(crate) const SPIN: Duration = Duration::from_micros(50);
-/// Interval at which a worker checks whether callers are being killed. It only checks requests that
-/// were already in flight at the previous check. So a killed caller waits for one to two intervals.
+/// Interval at which a worker checks whether callers are being killed. The worker only checks
+/// requests that were already in flight at the previous check. So a killed caller waits for one to
+/// two intervals until it can exit.
 pub(crate) const CALLER_CHECK: Duration = Duration::from_millis(250);
-/// Maximum number of requests of one worker that wait for locks. Further ones fail with ENOLCK.
-/// Requests that wait for the kernel to drop pages count too, but beyond the limit they continue
-/// without waiting. A waiting request occupies a slot of the queue between kernel and daemon, and
-/// the worker adds another slot to replace it.
+/// Maximum number of requests of one worker that wait for locks. Further lock requests fail with
+/// ENOLCK. Requests that wait for the kernel to drop pages count too, but beyond the limit they do
+/// not fail, and continue without the wait. A waiting request occupies a slot of the queue between
+/// kernel and daemon, and the worker adds another slot to replace it.
 pub(crate) const MAX_LOCK_WAITS: usize = 256;
-/// Time from the beginning of a lock wait to the first check whether the queue is stuck. By then
-/// the kernel has registered the slot that the worker added. The pause doubles after each kick.
+/// Time from the beginning of a lock wait to the first check whether the kernel's queue of requests
+/// is stuck. By then the kernel has registered the slot that the worker added. The pause doubles
+/// after each request that the worker sends to wake the queue (kick).
 pub(crate) const FIRST_KICK_PAUSE: Duration = Duration::from_millis(1);
-/// Maximum pause between two kicks of a stuck queue.
+/// Maximum pause between two kicks of a stuck queue ([`FIRST_KICK_PAUSE`]).
 pub(crate) const LONGEST_KICK_PAUSE: Duration = Duration::from_millis(100);
-/// Maximum number of interrupts that are stored because their request may arrive later. It is many
-/// times the number of requests that can be in flight.
+/// Maximum number of `INTERRUPT` messages that the mount stores because the interrupted request may
+/// arrive later. The limit is many times the number of requests that can be in flight.
 pub(crate) const MAX_EARLY_INTERRUPTS: usize = 1024;
-/// Capacity of the mailbox in which other threads send events to a worker. It is far more than one
-/// interrupt for each waiting request plus one event for each order to drop pages.
+/// Capacity of the mailbox in which other threads send events to a worker. The capacity is far more
+/// than one interrupt for each waiting request plus one event for each page-cache invalidation.
 pub(crate) const MAX_WAIT_EVENTS: usize = 100_000;
 /// Maximum number of files in a worker's cache of files without set-user-id and set-group-id bits.
 /// When the cache is full, the worker empties it.
 pub(crate) const MAX_CHECKED_FILES: usize = 1024;
-/// How long a direct write waits for the kernel to drop its pages of the written range.
+/// How long a direct write waits until the kernel has dropped its cached pages of the written
+/// range.
 pub(crate) const DROP_PATIENCE: Duration = Duration::from_secs(1);
 /// How long an unmount by a signal waits for programs to close their files.
 pub(crate) const DETACH_GRACE: Duration = Duration::from_secs(10);
-/// How long requests may stay in flight after the kernel has ended the mount (`umount -f`).
+/// How long the mount waits for requests in flight after the kernel has ended the mount (`umount
+/// -f`).
 pub(crate) const END_GRACE: Duration = Duration::from_secs(2);
-/// Maximum pause between two checks whether a dropped operation has released its memory.
+/// Maximum pause between two checks whether a cancelled operation has released the buffers of its
+/// port.
 pub(crate) const LONGEST_MEMORY_PAUSE: Duration = Duration::from_millis(50);
-/// Time for which a worker trusts the job of a process. The kernel rarely reuses a process id
+/// Time for which a worker uses the cached job of a process. The kernel rarely reuses a process id
 /// within this time.
 pub(crate) const JOB_VALIDITY: Duration = Duration::from_secs(10);
-/// Longest wait for the environment of a process. The read takes much longer only if the process
-/// itself waits for this mount.
+/// Time limit for reading the environment of a process. The read takes much longer only if the
+/// process itself waits for this mount.
 pub(crate) const JOB_PATIENCE: Duration = Duration::from_millis(50);
-/// Maximum number of processes whose jobs a worker remembers.
+/// Maximum number of processes whose jobs a worker caches.
 pub(crate) const MAX_KNOWN_JOBS: usize = 4096;
-/// Maximum number of environments that a worker reads at a time: each takes a thread.
+/// Maximum number of process environments that a worker reads at a time. Each read takes a thread.
 pub(crate) const MAX_JOB_LOOKUPS: usize = 16;

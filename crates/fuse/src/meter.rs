@@ -1,5 +1,6 @@
 //! Counts the requests of the kernel that one worker serves, and logs slow requests with their
-//! trace ids. Keeps the records of slow and sampled requests, with the requests to targets of each.
+//! trace ids. Stores a record of each slow or sampled request of the kernel, with the requests that
+//! it caused to targets.
 
 use crate::abi::{InHeader, Opcode, operation_name};
 use crate::reply::{Outcome, ReplyBody};
@@ -14,7 +15,7 @@ pub(crate) struct Meter {
     slow: SlowOperations,
 }
 
-/// A request that is being executed. Counts it as busy until it is dropped.
+/// A request that a worker is executing. The request counts as busy until this value is dropped.
 #[derive(Debug)]
 pub(crate) struct BusyRequest<'a>(&'a OperationTable);
 
@@ -37,7 +38,7 @@ impl Meter {
         BusyRequest(&self.table)
     }
 
-    /// Counts a completed request of the program in `cause`.
+    /// Counts a completed request. `cause` names the program that caused the request.
     pub(crate) fn count(
         &self,
         header: &InHeader,
@@ -55,7 +56,7 @@ impl Meter {
             _ => (0, 0),
         };
         let trace = cause.trace();
-        // The purpose of this request is to wait for a lock.
+        // The purpose of `SETLKW` is to wait for a lock, so a long `SETLKW` does not count as slow.
         let is_wait = header.opcode == Opcode::SetLockWait as u32;
         let completed = Completed {
             operation: header.opcode,
@@ -69,7 +70,7 @@ impl Meter {
             duration: spent.total,
             ..Completed::default()
         };
-        // The targets of its requests log their stages, with the same trace id.
+        // The targets log the stages of this request's own requests with the same trace id.
         let name = || operation_name(header.opcode).unwrap_or_default();
         if !is_wait && let Some(line) = self.slow.line(&completed, completed.ended_at, name) {
             tracing::warn!("{line}");

@@ -1,8 +1,8 @@
-//! The page with the figures of a mount, on a socket in the file system: `MOUNT-PID.sock` in a
-//! directory of the host. An HTTP client reads the page (`curl --unix-socket`).
+//! Serves the page with the metrics of a mount on a Unix socket: `mount-PID.sock` in a directory of
+//! the host. An HTTP client reads the page (`curl --unix-socket`).
 //!
-//! The page never prevents a mount: if the mount cannot create the socket, it logs the reason, and
-//! has no page.
+//! A failure here never prevents a mount. If the mount cannot create the socket, it logs the
+//! reason, and serves no page.
 
 use skep_env::TcpListener;
 use skep_exporter::{http, message::Figures};
@@ -22,8 +22,9 @@ impl Drop for MetricsSocket {
     }
 }
 
-/// Serves the page in `directory`, on a thread of its own, until the process ends. Removes the
-/// sockets of mounts that were killed. Returns `None` if there is no page.
+/// Serves the page on a socket in `directory`, by a thread of its own, until the process ends. Also
+/// removes the sockets that killed mounts left in `directory`. `None` means that the mount cannot
+/// create the socket.
 pub(crate) fn start(directory: &Path, registry: Arc<Registry>) -> Option<MetricsSocket> {
     match try_start(directory, registry) {
         Ok(socket) => Some(socket),

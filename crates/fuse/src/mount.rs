@@ -21,20 +21,20 @@ use std::sync::Arc;
 pub struct ServeOptions {
     /// The directory to mount on.
     pub mount_point: PathBuf,
-    /// The source that `/proc/mounts` shows. From source and directory, `mount -a` sees that a line
-    /// of `/etc/fstab` is mounted already.
+    /// The source that `/proc/mounts` shows. By source and directory, `mount -a` recognises the
+    /// file systems in `/etc/fstab` that are mounted already.
     pub source: String,
     /// Mount flags that every Linux file system has, such as read-only.
     pub flags: MountFlags,
-    /// Whether other users may access the mount. If root mounts, other users always may. If another
-    /// user mounts, this requires `user_allow_other` in `/etc/fuse.conf`.
+    /// Whether other users may access the mount. This is always true if root mounts. If another
+    /// user mounts, true requires `user_allow_other` in `/etc/fuse.conf`.
     pub allows_others: bool,
     /// The choice of the transport.
     pub transport: TransportChoice,
     /// Options of the replies to the kernel.
     pub requests: RequestOptions,
-    /// Whether SIGTERM and SIGINT unmount and end the process. The caller must then not have
-    /// started any thread.
+    /// Whether SIGTERM and SIGINT unmount the file system and end the process. The caller must then
+    /// not have started any thread.
     pub ends_on_signals: bool,
     /// Called once, as soon as the mount serves requests.
     pub on_ready: Box<dyn FnOnce(TransportKind)>,
@@ -52,8 +52,8 @@ impl std::fmt::Debug for ServeOptions {
 ///
 /// # Errors
 /// Fails if the directory is not a valid mount point, if this process may not mount, or if
-/// `connect` fails. The error's context has a hint how to fix the problem. After an error nothing
-/// stays mounted.
+/// `connect` fails. The error's context has a hint on how to fix the problem. After an error
+/// nothing stays mounted.
 pub fn serve<F, Fut>(
     options: ServeOptions,
     connect: impl Fn(usize) -> Fut + Clone + Send + 'static,
@@ -77,8 +77,8 @@ pub fn remount(mount_point: &Path, flags: MountFlags) -> Result<()> {
     })
 }
 
-/// Blocks and returns the signals that end the mount. `None` means that the options have no such
-/// signals.
+/// Blocks the signals that end the mount for this thread, and returns them. `None` means that by
+/// the options no signal ends the mount.
 pub(crate) fn take_signals(options: &ServeOptions) -> Result<Option<Signals>> {
     Ok(match options.ends_on_signals {
         true => Some(Signals::take(&[libc::SIGTERM, libc::SIGINT])?),
@@ -114,8 +114,8 @@ where
             features,
             options: options.requests.clone(),
         };
-        // If the kernel refuses this transport, the callback has not been called, and the next
-        // transport gets it.
+        // If the kernel refuses this transport, the session has not called the callback, and the
+        // session of the next transport gets the callback.
         let ready = std::rc::Rc::new(std::cell::Cell::new(on_ready.take()));
         let callback = std::rc::Rc::clone(&ready);
         let shown = mount_point.clone();
@@ -144,7 +144,8 @@ where
 
 /// Returns the transports to try, best first.
 fn candidates(choice: TransportChoice) -> Result<Vec<TransportKind>> {
-    // Decided first: with this choice, no setting of the host changes.
+    // Checked before `allow_uring`, because a mount that may use only the device must not change a
+    // setting of the host.
     if choice == TransportChoice::Only(TransportKind::Device) {
         return Ok(vec![TransportKind::Device]);
     }

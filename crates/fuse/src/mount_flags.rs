@@ -1,6 +1,7 @@
 //! Mount flags that every Linux file system has, under their names in mount(8).
 
-/// Name of a flag, its bit for mount(2), and whether the name sets or clears the bit.
+/// Names of flags. Each has a bit for mount(2). True means that the name sets the bit, false that
+/// it clears the bit.
 const WORDS: &[(&str, libc::c_ulong, bool)] = &[
     ("ro", libc::MS_RDONLY, true),
     ("rw", libc::MS_RDONLY, false),
@@ -41,7 +42,7 @@ impl MountFlags {
     }
 
     /// Returns the names of all flags that are set, separated by commas. [`Self::take`] accepts
-    /// each name.
+    /// each of these names.
     pub fn words(self) -> String {
         let set = WORDS.iter().filter(|(_, bit, sets)| *sets && self.0 & bit != 0);
         set.map(|(word, ..)| *word).collect::<Vec<_>>().join(",")

@@ -17,7 +17,7 @@ pub(crate) struct MountEntry {
     pub(crate) kind: String,
 }
 
-/// Replaces the octal escapes that mountinfo uses for blanks in paths.
+/// Replaces the octal escapes with which mountinfo writes blanks in paths.
 fn unescape(text: &str) -> PathBuf {
     let bytes = text.as_bytes();
     let mut plain = Vec::with_capacity(bytes.len());
@@ -138,14 +138,15 @@ fn named(path: &Path, error: &io::Error) -> Error {
     Error::new(code, format!("mount point {}: {error}", path.display()))
 }
 
-/// Whether the daemon of a mount has ended. The kernel may still have cached the root directory's
-/// attributes. So this function also requests `statfs`, whose result the kernel never caches.
+/// Whether the daemon of a mount has ended. The kernel may reply to `stat` from its cached
+/// attributes of the root directory, without the daemon. So this function also requests `statfs`,
+/// whose result the kernel never caches.
 fn is_dead(mount_point: &Path) -> bool {
     let dead = |error: io::Error| error.raw_os_error() == Some(libc::ENOTCONN);
     std::fs::metadata(mount_point).is_err_and(dead) || kernel::stat_fs(mount_point).is_err_and(dead)
 }
 
-/// Unmounts a mount that this process serves: as root with `umount(8)`, otherwise with the helper.
+/// Unmounts a mount that this process serves. Root uses `umount(8)`, other users use `fusermount3`.
 /// Also succeeds if another process has already unmounted it.
 pub(crate) fn unmount(mount_point: &Path, how: Unmount) -> io::Result<()> {
     let result = match kernel::is_root() {

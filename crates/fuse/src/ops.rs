@@ -40,8 +40,8 @@ pub(crate) async fn perform<F: FileSystem>(
     }
 }
 
-/// Undoes the outcome of an operation whose caller was killed: closes the file that the operation
-/// opened.
+/// Undoes an operation whose caller was killed while the operation ran. Closes the file that the
+/// operation opened, if any.
 pub(crate) async fn abandon<F: FileSystem>(context: &Context<F>, outcome: Outcome) {
     if let Ok(ReplyBody::Created(_, handle, _) | ReplyBody::OpenReply(handle, _)) = outcome
         && let Err(error) = context.file_system.close(handle).await

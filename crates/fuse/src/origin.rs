@@ -1,11 +1,11 @@
 //! The origin of a request of the kernel: the user, the group and the job of the calling process.
-//! Services account for load by it.
+//! Services count their load by origin.
 //!
 //! # Hazard: the environment of a process that waits for this mount
 //! The kernel reads `/proc/PID/environ` under a lock of the process's memory. A thread of the
 //! process may hold that lock while it waits for a page of a file on this mount. So no worker may
-//! wait for the read: a thread of its own reads, and the request continues without a job if that
-//! takes long.
+//! wait for the read. A separate thread reads the environment. If that takes too long, the request
+//! continues without a job.
 
 use crate::abi::InHeader;
 use crate::limits::{JOB_PATIENCE, JOB_VALIDITY, MAX_JOB_LOOKUPS, MAX_KNOWN_JOBS};
@@ -15,8 +15,8 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// The environment variables that hold the id of a job, in the order of preference: of Slurm, and
-/// of PBS and its descendants.
+/// The environment variables that contain the id of a job, in the order of preference. The first is
+/// of Slurm, the second of PBS and its descendants.
 const JOB_VARIABLES: [&str; 2] = ["SLURM_JOB_ID", "PBS_JOBID"];
 
 /// Finds the origins of the requests of one worker.
@@ -24,7 +24,7 @@ const JOB_VARIABLES: [&str; 2] = ["SLURM_JOB_ID", "PBS_JOBID"];
 pub(crate) struct Origins {
     /// Whether to find jobs.
     has_jobs: bool,
-    /// Jobs of processes, each with the time until which the worker trusts it.
+    /// Cached jobs by process id, each with the time until which the worker uses it.
     known: RefCell<HashMap<u32, (Duration, u32)>>,
     lookups: Cell<usize>,
 }
@@ -65,7 +65,7 @@ impl Origins {
     }
 }
 
-/// Counts a lookup as ended when it is dropped.
+/// A running lookup of a job. When this value is dropped, the lookup no longer counts as running.
 struct RunningLookup<'a>(&'a Cell<usize>);
 
 impl Drop for RunningLookup<'_> {
@@ -80,14 +80,14 @@ async fn look_up(pid: u32) -> Option<u32> {
     let (sender, result) = Mailbox::new(1).ok()?;
     let reading = move || {
         let environment = std::fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
-        // The mailbox has space for the one result.
+        // This cannot fail, because the mailbox has space for one result.
         let _ = sender.send(job_in(&environment));
     };
     skep_env::spawn_thread("skep-job".into(), None, reading).ok()?;
     skep_env::timeout(JOB_PATIENCE, result.receive()).await?.ok()?
 }
 
-/// Returns the number of the job in an environment.
+/// Returns the number of the job that an environment names.
 fn job_in(environment: &[u8]) -> Option<u32> {
     JOB_VARIABLES.iter().find_map(|name| {
         let mut variables = environment.split(|byte| *byte == 0);
@@ -117,7 +117,8 @@ mod tests {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        // A reply of the program shows that it runs with its own environment.
+        // The program's reply shows that the child process has executed it, and so has the new
+        // environment.
         use std::io::{Read, Write};
         child.stdin.as_mut().unwrap().write_all(b"x").unwrap();
         child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();

@@ -1,4 +1,4 @@
-//! Encodes the outcome of an operation as the bytes of its reply.
+//! Encodes the outcome of an operation as the bytes of the reply to the kernel.
 
 // The `record!` macro makes its structs `pub`; these modules are private to the crate.
 #![allow(unreachable_pub)]
@@ -42,7 +42,7 @@ record! {
 }
 
 record! {
-    /// `fuse_write_out` and `fuse_getxattr_out`: a size.
+    /// `fuse_write_out` and `fuse_getxattr_out`: a number of bytes.
     pub struct SizeOut {
         pub size: u32,
         pub padding: u32,
@@ -50,7 +50,7 @@ record! {
 }
 
 record! {
-    /// `fuse_lseek_out` and `fuse_copy_file_range_out`: a number.
+    /// `fuse_lseek_out` and `fuse_copy_file_range_out`: an offset, or a number of copied bytes.
     pub struct NumberOut {
         pub number: u64,
     }
@@ -91,30 +91,34 @@ pub(crate) enum ReplyBody {
     Created(Attributes, HandleId, bool),
     /// The attributes of an inode after a change.
     Attributes(Attributes),
-    /// Attributes that the kernel has seen already, for a read from its pages and no other use.
+    /// Attributes that the kernel has seen already. The kernel may use them only for one read from
+    /// its cached pages.
     SeenAttributes(Attributes),
     /// The attributes that `stat` requested.
     Stat(Stat),
-    /// The attributes that `stat` requested, and how long the kernel may cache them, since they
-    /// arrived at the mount earlier.
+    /// The attributes that `stat` requested, and how long the kernel may cache them. This time is
+    /// shorter than usual, because the attributes arrived at the mount earlier.
     AgedStat(Stat, Duration),
-    /// The attributes that `stat` requested, for the program and not for the kernel's cache.
+    /// The attributes that `stat` requested. The kernel passes them to the program, but does not
+    /// cache them.
     HiddenStat(Stat),
-    /// The attributes that `statx` requested, for the program and not for the kernel's cache.
+    /// The attributes that `statx` requested. The kernel passes them to the program, but does not
+    /// cache them.
     HiddenStatx(Stat),
     /// The attributes that `statx` requested, with the creation time.
     Statx(Stat),
-    /// The handle of an opened file, and how the kernel treats it.
+    /// The handle of an opened file, and how the kernel treats the handle.
     OpenReply(HandleId, OpenFlags),
-    /// A directory was opened. Whether the kernel may keep its cached listing.
+    /// A directory was opened. True means that the kernel may keep its cached listing of the
+    /// directory.
     OpenedDirectory(bool),
-    /// Number of bytes of data, which are in the reply's memory already.
+    /// Number of bytes of data, which are in the reply buffer already.
     Data(usize),
-    /// Number of bytes that were written, or that the caller's buffer must have.
+    /// Number of bytes that were written, or that the caller's buffer for an attribute must have.
     Size(u32),
     /// An offset in a file, or the number of bytes that were copied.
     Number(u64),
-    /// The bytes of the body.
+    /// The encoded bytes of the body.
     Bytes(Vec<u8>),
     /// Capacity and free space of the file system.
     StatFs(StatFs),
@@ -157,8 +161,8 @@ impl From<i32> for Failure {
 }
 
 impl Failure {
-    /// Returns the error number of the failure. Also logs errors that mean that something is
-    /// broken, since they are handled here.
+    /// Returns the error number of the failure. Also logs errors of a broken cluster or connection,
+    /// since their details end here.
     pub(crate) fn errno(&self, opcode: u32, node: InodeId) -> i32 {
         match self {
             Self::Errno(errno) => *errno,
@@ -173,10 +177,10 @@ impl Failure {
     }
 }
 
-/// An encoded reply: the number of bytes in the reply's memory, or an error number.
+/// An encoded reply: the number of bytes in the reply buffer, or an error number.
 pub(crate) type EncodedReply = Result<usize, i32>;
 
-/// Encodes a reply's body into the reply's memory.
+/// Encodes a reply's body into the reply buffer.
 pub(crate) fn encode(answer: ReplyBody, reply: &Buf, validity: &Validity<'_>) -> EncodedReply {
     let mut w = Writer::new();
     match answer {
@@ -188,7 +192,8 @@ pub(crate) fn encode(answer: ReplyBody, reply: &Buf, validity: &Validity<'_>) ->
         ReplyBody::Entry(attributes) => entry(&attributes, validity).encode(&mut w),
         ReplyBody::Created(attributes, handle, is_direct) => {
             entry(&attributes, validity).encode(&mut w);
-            // The kernel cannot have stale pages of a new file.
+            // `keep_cache` is harmless, since the kernel cannot have cached stale pages of a new
+            // file.
             let flags = OpenFlags { keep_cache: true, no_flush: false, is_direct };
             opened(handle, flags).encode(&mut w);
         }
@@ -240,8 +245,8 @@ pub(crate) fn encode(answer: ReplyBody, reply: &Buf, validity: &Validity<'_>) ->
     Ok(bytes.len())
 }
 
-/// Encodes a conflicting lock. The kernel's `end` is the last byte of the lock, not the byte after
-/// it.
+/// Encodes a conflicting lock. In the kernel's struct, `end` is the last byte of the lock. In
+/// `HeldLock`, it is the byte after the last.
 fn lock(held: Option<HeldLock>) -> LockOut {
     let free = LockOut { start: 0, end: 0, kind: libc::F_UNLCK as u32, pid: 0 };
     held.map_or(free, |held| LockOut {
@@ -263,8 +268,8 @@ fn opened(handle: HandleId, flags: OpenFlags) -> OpenOut {
     OpenOut { handle: handle.raw(), open_flags: keep_cache | no_flush | direct, backing_id: 0 }
 }
 
-/// Encodes the reply to an open of a directory, which needs no handle. The kernel keeps a cached
-/// listing until a program opens the directory and this reply has `keep_cache` false.
+/// Encodes the reply to an open of a directory. A directory needs no handle. The kernel keeps its
+/// cached listing until a program opens the directory and the reply has `keep_cache` false.
 fn opened_directory(keep_cache: bool) -> OpenOut {
     let keep_cache = if keep_cache { OPEN_KEEP_CACHE } else { 0 };
     OpenOut { handle: 0, open_flags: keep_cache | OPEN_CACHE_DIR, backing_id: 0 }

@@ -2,13 +2,13 @@
 //! its arguments.
 //!
 //! Each family of operations has one file. The file owns the kernel's argument structs of the
-//! family, the family's request type, the parsing, and the rule whether the future of a request may
-//! be dropped. [`RawRequest::parse`] only selects the family, by the table of opcodes. `ops`
-//! performs requests, and has one file for each family too.
+//! family, the family's request type, the parsing, and the rule whether the worker may drop the
+//! future of a request. [`RawRequest::parse`] only selects the family, by the table of opcodes.
+//! `ops` performs requests, and has one file for each family too.
 //!
-//! A parsed request owns its arguments, except that the bytes of a read or a write are in the
-//! transport's memory. So an operation whose caller was killed can continue while that memory
-//! already serves the next request.
+//! A parsed request owns its arguments, but the bytes of a read or a write are in the buffers of
+//! the port. So an operation without such bytes can continue after its caller was killed, while the
+//! port already serves the next request.
 
 // The `record!` macro makes its structs `pub`; these modules are private to the crate.
 #![allow(unreachable_pub)]
@@ -46,7 +46,7 @@ pub(crate) struct RawRequest {
     pub(crate) arguments: Buf,
     /// The names and data of the request.
     pub(crate) payload: Buf,
-    /// The memory for the reply.
+    /// The buffer for the reply.
     pub(crate) reply: Buf,
 }
 
@@ -90,9 +90,9 @@ impl Request {
 }
 
 impl RawRequest {
-    /// Splits the bytes of one read of `/dev/fuse`. `None` means that the bytes contain no complete
-    /// header. `has_long_set_xattr` must be false on kernels that send the short form of
-    /// `SETXATTR`.
+    /// Splits the bytes of one read of `/dev/fuse` into header, arguments and payload. `None` means
+    /// that the bytes contain no complete header. `has_long_set_xattr` is whether the kernel sends
+    /// the long form of `SETXATTR`.
     pub(crate) fn from_bytes(bytes: &Buf, reply: Buf, has_long_set_xattr: bool) -> Option<Self> {
         let header = InHeader::decode(&mut Reader::new(bytes.bytes())).ok()?;
         let len = match Opcode::from_number(header.opcode) {
@@ -108,7 +108,7 @@ impl RawRequest {
     /// Parses the request into an operation with its arguments.
     ///
     /// # Errors
-    /// Returns the error number to reply with. It is `ENOSYS` for operations that Skep leaves to
+    /// Returns the error number for the reply. This is `ENOSYS` for operations that Skep leaves to
     /// the kernel.
     pub(crate) fn parse(&self) -> Result<Request, i32> {
         let opcode = Opcode::from_number(self.header.opcode).ok_or(libc::ENOSYS)?;
@@ -150,8 +150,8 @@ impl RawRequest {
     }
 }
 
-/// Whether `bytes` is a request of the kernel that Skep can parse. For fuzzing, so `bytes` may be
-/// arbitrary.
+/// Whether `bytes` is a request of the kernel that Skep can parse. `bytes` may be arbitrary, since
+/// fuzzers call this function.
 pub fn is_request(bytes: &[u8]) -> bool {
     let reply = Buf::new(limits::MAX_IO_BYTES);
     let request = RawRequest::from_bytes(&Buf::copy_of(bytes), reply, true);
@@ -180,8 +180,8 @@ fn inode(nodeid: u64) -> InodeId {
     InodeId::new(nodeid)
 }
 
-/// Whether all bits of an `open` flag are set in `flags`. All bits must be compared, since `O_SYNC`
-/// contains `O_DSYNC`.
+/// Whether all bits of the `open` flag `flag` are set in `flags`. One common bit is not enough,
+/// since `O_SYNC` contains the bit of `O_DSYNC`.
 fn has_flag(flags: u32, flag: i32) -> bool {
     flags & flag as u32 == flag as u32
 }

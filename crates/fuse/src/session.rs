@@ -28,13 +28,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::thread::JoinHandle;
 
-/// Capacity of the mailbox of events. Each thread sends a few events, and each signal is one event.
+/// Capacity of the mailbox for events of a mount. Each thread sends a few events, and each signal
+/// is one event.
 const MAX_EVENTS: usize = 100_000;
-/// Number of entries in the queue of a CPU without a worker: this process may not run on the CPU,
-/// or the CPU may never come online. A few entries are enough to make progress.
+/// Number of entries in the kernel's queue of a CPU without a worker. A worker is missing if this
+/// process may not run on the CPU, or if the CPU may never come online. A few entries are enough
+/// for requests to make progress.
 const FOREIGN_SLOTS: usize = 4;
 
-/// An event of a mount, sent to the thread that started it.
+/// An event of a mount. Workers and helper threads send it to the thread that started the mount.
 #[derive(Debug)]
 enum Event {
     /// The kernel has registered all ports of a worker.
@@ -45,9 +47,9 @@ enum Event {
     Ended(Result<()>),
     /// The process received a signal that ends the mount.
     Signal,
-    /// An attempt to unmount has finished with this result.
+    /// An attempt to unmount has ended with this result.
     Unmounted(Unmount, io::Result<()>),
-    /// The grace period in which programs may close their files is over.
+    /// The grace period in which programs may close their files has ended.
     GraceIsOver,
 }
 
@@ -70,14 +72,14 @@ pub(crate) struct Session {
 
 /// The ports that one worker serves.
 struct WorkerPorts {
-    /// The CPU to which the worker is pinned, if any.
+    /// The CPU to which the worker's thread is pinned, if any.
     cpu: Option<usize>,
     /// Queues of the kernel (CPU numbers), each with its number of entries.
     queues: Vec<(u16, usize)>,
 }
 
-/// Returns the maximum number of workers that a mount starts, summed over all transports that it
-/// may try.
+/// Returns the maximum number of workers that a mount starts, summed over all transports that the
+/// mount may try.
 pub(crate) fn most_workers(choice: TransportChoice) -> usize {
     match choice {
         TransportChoice::Only(kind) => shares(kind).len(),
@@ -159,7 +161,7 @@ where
         is_ending: false,
     };
     let (end, left, signals) = skep_env::block_on(supervisor.run(mailbox, signals))?;
-    // Threads that still serve open files end with the process.
+    // Do not join threads that still serve open files. They end with the process.
     if left == 0 {
         threads.into_iter().for_each(|thread| drop(thread.join()));
     }
@@ -214,8 +216,9 @@ where
             };
             let fd = Arc::clone(&start.fd);
             let started = move |ok: bool| {
-                // Ports also end if another program has unmounted the file system already. Other
-                // workers may have served requests by then, so this is not a refusal.
+                // Ports also end if another program has unmounted the file system already. That is
+                // no refusal of the transport, since other workers may have served requests by
+                // then.
                 let is_refused = !ok && kernel::is_connected(&fd);
                 let _ = started_events.send(match is_refused {
                     true => Event::Refused,
@@ -271,8 +274,9 @@ struct Supervisor {
     is_ending: bool,
 }
 
-/// Returns how a session ended. `left` are the events that arrived with the last ones. A signal
-/// among them must not be lost: the mount would be served again by the other transport.
+/// Returns how a session ended. `left` contains the events that the session has received but not
+/// applied. If the caller ignored a signal among them, it would start the mount again with the
+/// other transport.
 fn end_of(
     failure: Option<Error>,
     was_refused: bool,
@@ -288,7 +292,7 @@ fn end_of(
 }
 
 impl Supervisor {
-    /// Waits until all threads have ended, or until the grace period of a detached mount is over.
+    /// Waits until all threads have ended, or until the grace period of a detached mount has ended.
     /// Returns how the session ended, the number of threads that still run, and the signals.
     async fn run(
         mut self,
@@ -322,7 +326,7 @@ impl Supervisor {
         (end, self.running, signals.and_then(std::rc::Rc::into_inner))
     }
 
-    /// Applies an event. Returns false if there is nothing left to wait for.
+    /// Applies an event. Returns false if the session has no event left to wait for.
     fn apply(&mut self, event: Event) -> bool {
         match event {
             Event::Ready => {
@@ -334,7 +338,8 @@ impl Supervisor {
                 }
             }
             Event::Refused => {
-                // After a signal, the kernel refuses ports because the mount has ended already.
+                // A refusal after the begin of the unmount only means that the mount has ended
+                // already.
                 self.was_refused |= !self.is_ending;
                 self.start_unmount(Unmount::Abort);
             }
@@ -366,8 +371,8 @@ impl Supervisor {
         true
     }
 
-    /// Unmounts on a thread of its own, since the kernel may first wait for pages that the workers
-    /// must write.
+    /// Unmounts on a separate thread, since the kernel may first wait until the workers have
+    /// written dirty pages.
     fn start_unmount(&mut self, how: Unmount) {
         self.is_ending = true;
         let (mount_point, events) = (self.mount_point.clone(), self.events.clone());
@@ -419,9 +424,9 @@ fn is_busy(error: &io::Error) -> bool {
 mod tests {
     use super::*;
 
-    /// Before the fix, the mount went on with the other transport after `SIGTERM`.
+    /// Regression test: the mount started again with the other transport after `SIGTERM`.
     #[test]
-    fn signal_beside_a_refusal_ends_the_mount() {
+    fn signal_during_a_refusal_of_the_transport_ends_the_mount() {
         let end = |was_refused, left: Vec<Event>| end_of(None, was_refused, left.into_iter());
         assert!(matches!(end(true, vec![]), Ok(End::Refused)));
         assert!(matches!(end(true, vec![Event::Ready, Event::Signal]), Ok(End::Unmounted)));

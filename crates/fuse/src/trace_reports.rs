@@ -1,8 +1,8 @@
 //! Reports the records of slow and sampled operations of a mount to management, since no process
-//! can connect to a mount. Management keeps the newest of all mounts (`skep why --op`).
+//! can connect to a mount. Management stores the newest records of all mounts (`skep why --op`).
 //!
-//! Does not own the records (`skep_metrics::TraceStore`). A report that fails is not repeated: the
-//! records are for people who look at them soon.
+//! Does not own the records (`skep_metrics::TraceStore`). A report that fails is not repeated,
+//! since administrators only look at recent records.
 
 use skep_client::Mount;
 use skep_exporter::traces::report_of;
@@ -10,17 +10,17 @@ use skep_metrics::{KeptOperation, Reason, TraceStore};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Time between two reports.
+/// Time between two reports to management.
 const EVERY: Duration = Duration::from_secs(2);
-/// Time limit for management's reply.
+/// Time limit for management's reply to a report.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Maximum number of slow operations in one report.
 const MAX_SLOW: usize = 48;
-/// Maximum number of sampled operations in one report. Bounds the load of management by mounts with
-/// many operations.
+/// Maximum number of sampled operations in one report. This limits the load of management by mounts
+/// with many operations.
 const MAX_SAMPLED: usize = 16;
 
-/// Reports new records until the future is dropped.
+/// Reports new records to management until the future is dropped.
 pub(crate) async fn report_forever(mount: Arc<Mount>, traces: Arc<TraceStore>) {
     let management = mount.management();
     let mut after = 0;
@@ -40,7 +40,8 @@ pub(crate) async fn report_forever(mount: Arc<Mount>, traces: Arc<TraceStore>) {
     }
 }
 
-/// Returns the operations for one report: the newest, in their order.
+/// Returns the operations for one report: the newest slow and the newest sampled operations, in the
+/// order of `kept`.
 fn choose(kept: &[KeptOperation]) -> Vec<&KeptOperation> {
     let newest = |reason, limit| {
         let of_reason = kept.iter().rev().filter(move |it| it.reason == reason);

@@ -1,32 +1,33 @@
 //! Requests that wait for another program, perhaps for ever: requests for locks, and requests that
-//! wait for the kernel to drop pages.
+//! wait for the kernel to drop cached pages.
 //!
 //! Owns the waiting requests of each worker ([`Waits`]). Owns, for the whole mount, the routing of
-//! an interrupt to the worker of the interrupted request ([`Interrupts`]). Does not own callers
-//! that are killed (`worker`) or the locks themselves (`ops::locks`).
+//! an interrupt to the worker of the interrupted request ([`Interrupts`]). Does not own the end of
+//! requests whose callers are killed (`worker`), or the locks themselves (`ops::locks`).
 //!
 //! # Hazard: when the kernel reports a signal
-//! Only requests that wait here end at any signal. All others end only at SIGKILL (`worker`). The
-//! kernel reports a signal by the message `INTERRUPT`, through `/dev/fuse`. Three facts about Linux
-//! 6.18 make this hard:
-//! - Any thread may read the message, not only the worker that has the request. So [`Interrupts`]
-//!   maps the request to its worker.
-//! - The message may be read before the request itself. So interrupts of requests that do not wait
-//!   are stored for a while.
-//! - Under io_uring the kernel sends no message for a signal that arrived before the daemon took
-//!   the request. But that signal is then still pending for the caller when the wait begins. So
+//! Only requests that wait by [`Waits::begin`] end at any signal. All other requests end only at
+//! SIGKILL (`worker`). The kernel reports a signal by the message `INTERRUPT`, through `/dev/fuse`.
+//! Three facts about Linux 6.18 complicate this:
+//! - Any thread may read the `INTERRUPT`, not only the worker that has the request. So
+//!   [`Interrupts`] maps the request to its worker.
+//! - A thread may read the `INTERRUPT` before a worker reads the request. So [`Interrupts`] stores
+//!   interrupts of requests that do not wait for a while.
+//! - Under io_uring the kernel sends no `INTERRUPT` for a signal that arrived before the daemon
+//!   took the request. But this signal is still pending for the caller when the wait begins. So
 //!   each wait begins with a check of the caller's pending signals.
 //!
 //! # Hazard: slots of the queue
-//! A waiting request keeps its slot between kernel and daemon. If waiting requests kept all slots,
-//! the unlock for which they wait could not arrive. So a request may only wait after
-//! [`Waits::begin`], and `worker` then adds a slot that replaces its slot.
+//! A waiting request occupies a slot of the queue between kernel and daemon. If waiting requests
+//! occupied all slots, the unlock for which they wait could not arrive. So a request may only wait
+//! after [`Waits::begin`], and `worker` then adds a slot that replaces its slot.
 //!
-//! # Hazard: dropping pages can need the worker
+//! # Hazard: the kernel may need a worker to drop pages
 //! A new lock holder must see the bytes that other mounts wrote under the lock. A reader of the
 //! page cache must see bytes that direct writes stored (`ops::data`). So the mount makes the kernel
-//! drop pages. The kernel blocks the calling thread meanwhile, perhaps until a worker of this mount
-//! has read or written such a page. So [`Waits::drop_pages`] does this on a thread of its own.
+//! drop its cached pages. The kernel blocks the calling thread meanwhile, perhaps until a worker of
+//! this mount has read or written one of these pages. So [`Waits::drop_pages`] calls the kernel on
+//! a separate thread.
 
 use crate::invalidation;
 use crate::limits;
@@ -50,7 +51,7 @@ use std::task::Poll;
 pub(crate) enum WaitEvent {
     /// The caller of the request with this number received a signal.
     Interrupted(u64),
-    /// The kernel has completed the order to drop pages with this number.
+    /// The kernel has completed the page-cache invalidation with this number.
     PagesDropped(u64),
 }
 
@@ -65,10 +66,12 @@ struct InterruptTable {
 /// Routes interrupts to the worker of the interrupted request, for a whole mount.
 ///
 /// # Invariants
-/// At most [`limits::MAX_EARLY_INTERRUPTS`] interrupts are stored.
+/// The table stores at most [`limits::MAX_EARLY_INTERRUPTS`] interrupts of requests that do not
+/// wait.
 #[derive(Debug, Default)]
 pub(crate) struct Interrupts {
-    /// Protects only the table. While it is held, no other lock is taken and no code waits.
+    /// Protects only the table. A thread that holds this mutex takes no other lock and does not
+    /// wait.
     table: Mutex<InterruptTable>,
 }
 
@@ -94,7 +97,7 @@ impl Interrupts {
         });
     }
 
-    /// Registers a waiting request. Returns whether the request was interrupted before.
+    /// Registers a waiting request. Returns whether an interrupt of the request arrived earlier.
     fn begin(&self, unique: u64, worker: MailboxSender<WaitEvent>) -> bool {
         self.with(|table| {
             table.waiting.insert(unique, worker);
@@ -131,9 +134,9 @@ pub(crate) struct Waits {
     mount_point: PathBuf,
     waiting: RefCell<HashMap<u64, Rc<Interruption>>>,
     begun: Notify,
-    /// Orders to drop pages that the kernel has not completed, by number.
+    /// Page-cache invalidations that the kernel has not completed, by number.
     dropping: RefCell<HashMap<u64, Sender<()>>>,
-    /// Number of the most recent order to drop pages.
+    /// Number of the most recent page-cache invalidation.
     last_order: Cell<u64>,
 }
 
@@ -163,8 +166,8 @@ impl Waits {
         })
     }
 
-    /// Begins the wait of a request. `None` means that [`limits::MAX_LOCK_WAITS`] requests of the
-    /// worker wait already.
+    /// Begins the wait of the caller's request. `None` means that [`limits::MAX_LOCK_WAITS`]
+    /// requests of the worker wait already.
     pub(crate) fn begin(self: &Rc<Self>, caller: Caller) -> Option<WaitGuard> {
         if self.waiting.borrow().len() >= limits::MAX_LOCK_WAITS {
             return None;
@@ -204,8 +207,8 @@ impl Waits {
     }
 
     /// Sends a request through the queue of a CPU. The request is `statfs`, for which the daemon
-    /// needs no server of the cluster. A separate thread sends it, since this worker may have to
-    /// serve it. Does nothing if this process may not run on the CPU.
+    /// needs no server of the cluster. A separate thread calls `statfs`, since this worker may have
+    /// to serve the request. Does nothing if this process may not run on the CPU.
     pub(crate) fn kick_queue(&self, queue: u16) {
         let cpu = usize::from(queue);
         if !skep_env::available_cpus().contains(&cpu) {
@@ -227,9 +230,10 @@ impl Waits {
         invalidation::invalidate_attributes(&self.device, inode);
     }
 
-    /// Makes the kernel drop a file's attributes and its pages of a range, and write back dirty
-    /// pages of the range first. Waits until the kernel has done both. Cancel-safe: if the future
-    /// is dropped, the kernel continues by itself.
+    /// Makes the kernel drop its cached attributes of a file and its cached pages of a range. The
+    /// kernel writes back dirty pages of the range first. Waits until the kernel has dropped the
+    /// pages. Cancel-safe: if the future is dropped, the kernel completes the invalidation
+    /// nevertheless.
     pub(crate) async fn drop_pages(
         &self,
         inode: InodeId,
@@ -287,9 +291,8 @@ impl Drop for WaitGuard {
 /// counts only if the process has no other thread that could receive it.
 ///
 /// # Hazard: EINTR without a signal
-/// A request must end with EINTR only if its thread has received a signal. Otherwise the kernel
-/// returns an error number to the program that is internal to the kernel, and that no program
-/// expects.
+/// A request must end with EINTR only if its thread has received a signal. Otherwise the kernel may
+/// return one of its internal error numbers to the program.
 fn has_pending_signal(pid: u32) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"));
     status.is_ok_and(|status| shows_pending_signal(&status))
@@ -325,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn interrupt_before_the_wait_ends_it_at_once() {
+    fn interrupt_before_a_wait_ends_the_wait_at_once() {
         let interrupts = Interrupts::default();
         let (sender, mailbox) = skep_env::Mailbox::new(9).unwrap();
         interrupts.interrupt(2);

@@ -1,4 +1,4 @@
-//! A worker thread of a mount: its slots, and the requests of callers that are killed. Each slot
+//! A worker thread of a mount: its slots, and how it ends the requests of killed callers. Each slot
 //! has a port of the transport and at most one request in flight.
 //!
 //! Does not own the operations themselves (`ops`), the waits for locks and their interrupts
@@ -18,16 +18,15 @@
 //! if the signal arrived before the daemon took the request.
 //!
 //! After the reply, the operation itself ends in one of two ways (`Request::may_be_dropped`):
-//! - The worker drops the future of a lookup, a read or a write. The slot's memory serves the next
-//!   request when the last handle to that memory is gone. A write that cannot be cancelled holds
-//!   the memory until it completes, and its caller cannot exit before that.
-//! - All other operations run to completion without the slot, so that the session never holds half
-//!   a change. The worker then releases the resources that they acquired: it closes a file that
-//!   they opened.
+//! - The worker drops the future of a lookup, a read or a write. The slot's buffers serve the next
+//!   request when the last handle to them has been dropped. A write that cannot be cancelled holds
+//!   the buffers until it completes, and its caller cannot exit before that.
+//! - All other operations run to completion without the slot, so that the session never contains
+//!   half a change. If the operation opened a file, the worker then closes the file.
 //!
-//! # Hazard: memory
-//! A cancelled receive may still fill its buffer. So the worker writes a reply, or returns memory
-//! to the kernel, only after all other handles to that memory are gone.
+//! # Hazard: reuse of a buffer
+//! A cancelled receive may still fill its buffer. So the worker writes a reply to a buffer, or
+//! returns a buffer to the kernel, only after all other handles to the buffer have been dropped.
 
 mod long_waits;
 
@@ -53,12 +52,12 @@ use std::future::Future;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// The reply to a request, in the memory of its port.
+/// The reply to a request, in the buffers of its port.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reply {
     /// Number of the request.
     pub(crate) unique: u64,
-    /// Number of bytes in the reply's memory, or an error number.
+    /// Number of bytes in the reply buffer, or an error number.
     pub(crate) outcome: EncodedReply,
 }
 
@@ -67,13 +66,14 @@ pub(crate) trait Port: 'static {
     /// Sends the reply to the last request (`None` before the first request), and waits for the
     /// next request. Returns `None` at the end of the mount.
     fn exchange(&self, reply: Option<Reply>) -> impl Future<Output = Option<RawRequest>>;
-    /// Returns the memory for the body of a reply.
+    /// Returns the buffer for the body of a reply.
     fn reply_memory(&self) -> Buf;
-    /// Whether an operation still has a handle to the port's memory.
+    /// Whether an operation still has a handle to the port's buffers.
     fn is_memory_shared(&self) -> bool;
     /// Returns the number of the kernel's queue from which the port takes requests.
     fn queue(&self) -> u16;
-    /// Creates another port of the same queue. Its first exchange registers it with the kernel.
+    /// Creates another port of the same queue. The first exchange of the new port registers it with
+    /// the kernel.
     fn another(&self) -> Self;
     /// Whether a new port gets requests that are already queued only after another port of the
     /// queue has replied ([`kick_queues`]).
@@ -96,8 +96,8 @@ struct RequestUnderWay {
 struct Slot<P> {
     port: P,
     current: Cell<Option<RequestUnderWay>>,
-    /// Incremented when the worker takes the slot from a running operation. The operation then
-    /// continues without the slot.
+    /// The worker increments this number when it takes the slot from a running operation. The
+    /// operation then continues without the slot.
     turn: Cell<u64>,
     task: RefCell<Option<Task<()>>>,
     /// Whether the slot has ever received a request.
@@ -110,7 +110,7 @@ struct Worker<F, P> {
     /// Number of slots whose port has seen the end of the mount.
     ended: Cell<usize>,
     end: Notify,
-    /// Whether [`watch_callers`] runs its checks. If not, the next request wakes it through
+    /// Whether [`watch_callers`] runs its checks. If it does not, the next request wakes it through
     /// `begun`.
     is_watched: Cell<bool>,
     begun: Notify,
@@ -119,7 +119,7 @@ struct Worker<F, P> {
 }
 
 /// Serves the ports until the mount ends. Calls `started` when the kernel has accepted or refused
-/// the registrations of the ports, with true if it has accepted all of them.
+/// the registrations of the ports. The argument is true if the kernel has accepted all of them.
 pub(crate) async fn run<F: FileSystem, P: Port>(
     context: Context<F>,
     ports: Vec<P>,
@@ -139,7 +139,7 @@ pub(crate) async fn run<F: FileSystem, P: Port>(
     skep_env::set_spin(limits::SPIN);
     ports.into_iter().for_each(|port| add_slot(&worker, port));
     // The timer fires after the loop has submitted all registrations. By then the kernel has
-    // refused invalid ones, since it does this at once.
+    // refused invalid registrations, since it refuses them at once.
     skep_env::sleep(Duration::from_millis(1)).await;
     started(worker.ended.get() == 0);
     let watch = skep_env::spawn(watch_callers(Rc::clone(&worker)));
@@ -178,18 +178,18 @@ fn add_slot<F: FileSystem, P: Port>(worker: &Rc<Worker<F, P>>, port: P) {
     slot.task.replace(Some(task));
 }
 
-/// Kicks queues in which a request may be stuck behind requests that wait for locks.
+/// Wakes ("kicks") queues in which a request may be stuck behind requests that wait for locks.
 ///
 /// # Hazard: queued requests that a new entry does not get
 /// A new entry of an io_uring queue gets requests that arrive later, but no request that is already
 /// queued (Linux 6.18). The kernel passes on a queued request only when an entry of the queue
 /// replies. If all other entries wait for locks, none of them replies, and the unlock may be among
-/// the queued requests. So the worker sends requests of its own through the queue. It stops when an
-/// entry has replied and is idle, since then no request is queued.
+/// the queued requests. So the worker sends requests of its own through the queue (kicks). It stops
+/// when an entry has replied and is idle, since no request is queued then.
 async fn kick_queues<F: FileSystem, P: Port>(worker: Rc<Worker<F, P>>) {
     loop {
         worker.context.waits.next().await;
-        // After this pause the kernel has registered the new entry.
+        // After this pause the kernel has registered the new entry of the queue.
         let mut pause = limits::FIRST_KICK_PAUSE;
         loop {
             skep_env::sleep(pause).await;
@@ -218,7 +218,7 @@ fn stuck_queues<F: FileSystem, P: Port>(worker: &Worker<F, P>) -> BTreeSet<u16> 
 }
 
 /// Adds a slot to a queue for each request of the queue that waits for a lock. Otherwise the
-/// waiting requests would take all slots, and the unlock could not arrive.
+/// waiting requests would occupy all slots, and the unlock could not arrive.
 async fn replace_waiting<F: FileSystem, P: Port>(worker: Rc<Worker<F, P>>) {
     let mut added: HashMap<u16, usize> = HashMap::new();
     loop {
@@ -310,7 +310,7 @@ async fn serve<F: FileSystem, P: Port>(
     worker.end.notify();
 }
 
-/// Waits until no operation has a handle to the port's memory.
+/// Waits until no operation has a handle to the port's buffers.
 async fn wait_for_memory<P: Port>(port: &P) {
     let mut pause = Duration::from_micros(100);
     while port.is_memory_shared() {
@@ -319,7 +319,7 @@ async fn wait_for_memory<P: Port>(port: &P) {
     }
 }
 
-/// Takes a slot from its operation, and replies EINTR to the killed caller.
+/// Takes a slot from the operation of a killed caller, and replies EINTR to this caller.
 fn release_killed<F: FileSystem, P: Port>(
     worker: &Rc<Worker<F, P>>,
     slot: &Rc<Slot<P>>,
@@ -342,7 +342,7 @@ fn release_killed<F: FileSystem, P: Port>(
     slot.task.replace(Some(task));
 }
 
-/// A request that was under way at an earlier check.
+/// A request that was in flight at an earlier check of the callers.
 #[derive(Clone, Copy, Debug)]
 struct SeenRequest {
     unique: u64,

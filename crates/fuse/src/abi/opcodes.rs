@@ -13,19 +13,19 @@ macro_rules! opcodes {
             #[cfg(test)]
             pub(crate) const ALL: &'static [Opcode] = &[$(Opcode::$name,)*];
 
-            /// Returns the opcode with a number. `None` means that only newer kernels have such an
-            /// opcode.
+            /// Returns the opcode with this number. `None` means that only newer kernels have an
+            /// opcode with this number.
             pub(crate) fn from_number(number: u32) -> Option<Self> {
                 match number { $($number => Some(Self::$name),)* _ => None }
             }
 
-            /// Returns the length in bytes of the fixed struct at the start of the request. The
-            /// payload (names, data) follows the struct.
+            /// Returns the length in bytes of the fixed struct with which the operation's request
+            /// starts. The payload (names, data) follows the struct.
             pub(crate) fn argument_bytes(self) -> usize {
                 match self { $(Self::$name => $arguments,)* }
             }
 
-            /// Returns the part of the daemon that handles the request.
+            /// Returns the part of the daemon that handles requests with this opcode.
             pub(crate) fn family(self) -> Family {
                 match self { $(Self::$name => Family::$family,)* }
             }
@@ -100,8 +100,8 @@ pub(crate) enum Family {
     Ioctl,
     /// The daemon replies without doing any work.
     NoWork,
-    /// The transports handle the request. The request has no reply, or its reply is sent before the
-    /// mount serves.
+    /// The transports handle the request. The request has no reply, or the daemon sends the reply
+    /// before the workers start.
     Transport,
     /// The kernel does the work itself after the daemon has refused the request. An example is the
     /// check of access by permission bits.
@@ -109,18 +109,18 @@ pub(crate) enum Family {
 }
 
 impl Opcode {
-    /// For a parser that gets an opcode of another family from the table.
+    /// Reports a bug: the table has passed an opcode of another family to a parser.
     ///
     /// # Panics
-    /// Always panics: the table and the parsers disagree. A test sends each opcode through the
-    /// table.
+    /// Always panics, because the table and the parsers disagree about the opcode's family. A test
+    /// passes each opcode through the table.
     pub(crate) fn is_of_another_family(self) -> ! {
         unreachable!("the table of opcodes sends {self:?} to the wrong family")
     }
 }
 
 /// Returns the name of an operation in metrics and logs, such as `set_attr`. `None` means that only
-/// newer kernels have such an opcode.
+/// newer kernels have this opcode.
 pub(crate) fn operation_name(opcode: u32) -> Option<String> {
     let name = format!("{:?}", Opcode::from_number(opcode)?);
     let mut shown = String::new();

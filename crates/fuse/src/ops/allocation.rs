@@ -1,9 +1,9 @@
 //! Allocation, holes and copies: `fallocate`, `lseek` and `copy_file_range`.
 //!
 //! Before the kernel requests an allocation or a copy, it writes back its dirty pages of the
-//! ranges. Afterwards it drops its pages of the changed range, but not after a failure, which may
-//! have changed a part of the range. So after such a request the kernel compares modification times
-//! before it reads from its pages.
+//! ranges. After a success, the kernel drops its cached pages of the changed range. After a failure
+//! it does not, although the operation may have changed a part of the range. So after these
+//! requests the kernel must compare modification times before it reads from its pages.
 
 use super::{files, privileges};
 use crate::context::Context;
@@ -44,7 +44,7 @@ pub(super) async fn copy<F: FileSystem>(
     Ok(if is_long {
         ReplyBody::Number(copied)
     } else {
-        // In this form of the request the kernel asks for less than 4 GiB.
+        // In the short form of the request, the kernel copies less than 4 GiB.
         ReplyBody::Size(u32::try_from(copied).map_err(|_| libc::EIO)?)
     })
 }
@@ -52,10 +52,10 @@ pub(super) async fn copy<F: FileSystem>(
 /// Serves `lseek` with `SEEK_DATA` or `SEEK_HOLE`.
 ///
 /// # Hazard: dirty pages of mapped memory
-/// Programs may have changed mapped memory, and the kernel does not write back such changes before
-/// it requests a seek. So storage may have a hole where a program has written data. In that case
-/// the mount makes the kernel write back the range, and asks storage again. If the mount cannot
-/// wait for the kernel, the range counts as data.
+/// Programs may have changed mapped memory, and the kernel does not write back the changed pages
+/// before it requests a seek. So storage may have a hole where a program has written data. So if
+/// storage reports a hole, the mount makes the kernel write back the range, and asks storage again.
+/// If the mount cannot wait for the kernel, the range counts as data.
 pub(super) async fn seek<F: FileSystem>(
     context: &Context<F>,
     seek: Seek,
@@ -78,7 +78,8 @@ struct HoleSearch<'a, F> {
 }
 
 impl<F: FileSystem> HoleSearch<'_, F> {
-    /// Returns the next data or hole according to storage, without the kernel's dirty pages.
+    /// Returns the start of the next data or hole from `offset` on, according to storage. Ignores
+    /// the kernel's dirty pages.
     async fn stored(&self, offset: u64, target: SeekTarget) -> Result<Option<u64>> {
         self.context.file_system.seek(self.seek.handle, offset, target).await
     }
@@ -102,7 +103,8 @@ impl<F: FileSystem> HoleSearch<'_, F> {
             let data = self.stored(hole, SeekTarget::Data).await?;
             let Some(end) = self.end_of_hole(hole, data).await? else { return Ok(Some(hole)) };
             if !self.write_back(hole..end).await? {
-                // The caller may get a later hole instead, or the hole at the end of the file.
+                // The range counts as data. So the program gets a later hole, or the end of the
+                // file.
                 if data.is_none() {
                     return Ok(Some(end));
                 }
@@ -116,8 +118,8 @@ impl<F: FileSystem> HoleSearch<'_, F> {
         }
     }
 
-    /// Returns the end of a hole: the next data or the end of the file. `None` means that the hole
-    /// begins at the end of the file or beyond it.
+    /// Returns the end of a hole, which is the start of the next data or the end of the file.
+    /// `None` means that the hole begins at the end of the file or beyond it.
     async fn end_of_hole(&self, hole: u64, data: Option<u64>) -> Result<Option<u64>> {
         if data.is_some() {
             return Ok(data);
@@ -126,11 +128,11 @@ impl<F: FileSystem> HoleSearch<'_, F> {
         Ok(Some(size).filter(|size| *size > hole))
     }
 
-    /// Makes the kernel write back and drop its pages of a range. Returns false if this request
-    /// cannot wait for the kernel.
+    /// Makes the kernel write back and drop its cached pages of a range. Returns false if this
+    /// request cannot wait for the kernel, because too many requests wait already.
     async fn write_back(&self, range: Range<u64>) -> Result<bool> {
         let waits = &self.context.waits;
-        // The kernel's write-back uses the same queue, so this request must not take the queue's
+        // The write-back needs the same queue of requests, so this seek must not occupy the queue's
         // last slot.
         let Some(_waiting) = waits.begin(self.caller) else { return Ok(false) };
         let pages = range.start / limits::PAGE_BYTES * limits::PAGE_BYTES..range.end;

@@ -35,23 +35,25 @@ pub(crate) async fn perform<F: FileSystem>(
 }
 
 /// Returns the attributes of an inode, either for a program or for the kernel itself before it
-/// reads from its pages of the file.
+/// reads from its cached pages of the file.
 ///
 /// # Hazard: pages of a shared file
 /// Other mounts may change a file that they share with this mount. So before the kernel reads from
 /// its pages of such a file, this function returns an invented modification time that the kernel
-/// has not seen yet. The kernel then drops the pages (`AUTO_INVAL_DATA`). No program sees the
-/// invented time, since these attributes are valid for no other use.
+/// has not seen yet. The kernel then drops its cached pages of the file (`AUTO_INVAL_DATA`). No
+/// program sees the invented time, since the reply lets the kernel use these attributes only for
+/// this read.
 ///
 /// # Directories
-/// After each change of an entry the kernel requests the attributes of the directory. The mount
-/// knows them from the reply to the change. The kernel may cache them only for the rest of the time
-/// for which it may cache attributes.
+/// After each change of an entry the kernel requests the attributes of the directory. The mount has
+/// these attributes from the reply to the change. The kernel may cache them only until their
+/// validity, counted from that reply, ends.
 ///
 /// # Pages of a file that only this mount uses
-/// The writes of this mount change the modification time, but the kernel's pages contain them. So
-/// before the kernel reads from these pages, this function returns the time that the kernel has
-/// seen already. These attributes are valid for no other use either.
+/// The writes of this mount change the modification time, but the kernel's cached pages contain
+/// these writes. So before the kernel reads from these pages, this function returns the
+/// modification time that the kernel has seen already. The reply lets the kernel use these
+/// attributes only for this read.
 async fn get<F: FileSystem>(
     context: &Context<F>,
     inode: InodeId,
@@ -82,13 +84,14 @@ async fn get<F: FileSystem>(
     })
 }
 
-/// Returns whether only the program gets these attributes, and the kernel keeps the attributes
-/// that it has seen before. Otherwise the new modification time would make the kernel drop all
-/// pages of the file, although the pages contain the writes that have changed the time. The kernel
-/// must get a changed owner or changed permissions.
+/// Returns whether the reply passes these attributes only to the program, so that the kernel
+/// continues to use the attributes that it has seen before. Otherwise the new modification time
+/// would make the kernel drop all pages of the file, although the pages contain the writes that
+/// have changed the time. But if the owner or the permissions have changed, the kernel must get the
+/// new attributes.
 ///
-/// The kernel ignores attributes for its own use if it has dropped the inode's attributes since it
-/// requested them. It fills in the program's `stat` nevertheless (Linux 6.18).
+/// If the kernel has dropped the inode's cached attributes since the request, it does not cache the
+/// attributes of the reply. The program's `stat` returns them nevertheless (Linux 6.18).
 fn hides_from_kernel<F: FileSystem>(context: &Context<F>, stat: &Stat) -> bool {
     let inode = stat.attributes.inode;
     let seen = context.file_system.seen_by_kernel(inode);
@@ -103,8 +106,9 @@ fn hides_from_kernel<F: FileSystem>(context: &Context<F>, stat: &Stat) -> bool {
     hides
 }
 
-/// Changes attributes. If `kill_privileges`, also clears the set-user-id and set-group-id bits, as
-/// a new owner or size requires. `handle` is the handle through which a program truncates, if any.
+/// Changes attributes. If `kill_privileges` is true, also clears the set-user-id and set-group-id
+/// bits, as POSIX requires after a change of owner or size. `handle` is the handle through which a
+/// program truncates, if any.
 async fn set<F: FileSystem>(
     context: &Context<F>,
     mut change: SetAttributes,

@@ -1,5 +1,4 @@
-//! Reads and writes of a file's bytes. All other operations on these bytes are passed to
-//! `allocation`.
+//! Reads and writes of a file's bytes. `allocation` performs all other operations on these bytes.
 
 use super::{allocation, privileges};
 use crate::context::Context;
@@ -43,7 +42,7 @@ async fn write<F: FileSystem>(context: &Context<F>, write: Write, caller: Caller
     }
     let fs = &context.file_system;
     let size = data.len() as u32;
-    // The kernel keeps no pages for handles that append either (`files::open`).
+    // Writes through a handle with `O_APPEND` bypass the page cache too (`files::open`).
     if is_direct || appends {
         fs.note_direct_write(handle);
     }
@@ -66,19 +65,19 @@ async fn write<F: FileSystem>(context: &Context<F>, write: Write, caller: Caller
     Ok(ReplyBody::Size(size))
 }
 
-/// Makes the kernel drop its pages of a range that a direct write has changed.
+/// Makes the kernel drop its cached pages of a range that a direct write has changed.
 ///
 /// # Hazard: stale pages after a direct write
-/// The kernel itself drops the pages before a direct write. After the write it drops them again
-/// only if the program waits in the system call. After asynchronous I/O it does not (Linux 6.18).
-/// Without this function, pages that were read during the write would keep the bytes from before
-/// the write.
+/// The kernel itself drops the cached pages of the range before a direct write. After the write,
+/// the kernel drops them again only if the program waits in the system call, and not after
+/// asynchronous I/O (Linux 6.18). Without this function, pages that were read during the write
+/// would keep the bytes from before the write.
 ///
 /// # Hazard: deadlock
-/// A page may be locked by a read that uses the same queue. So this request must not take the
-/// queue's last slot, and counts as a wait. And the kernel limits its background requests
-/// (`max_background`), which include both such a read and this write. So the wait for the kernel
-/// has a time limit.
+/// A read that uses the same queue of requests may have locked a page of the range. So this write
+/// must not occupy the queue's last slot, and counts as a wait. The kernel also limits the number
+/// of background requests (`max_background`), and both that read and this write may be background
+/// requests. So the wait for the kernel has a time limit.
 async fn drop_pages<F: FileSystem>(
     context: &Context<F>,
     inode: InodeId,

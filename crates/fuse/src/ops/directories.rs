@@ -11,8 +11,9 @@ pub(crate) async fn perform<F: FileSystem>(
     request: DirectoryRequest,
 ) -> Outcome {
     match request {
-        // The reply decides whether the kernel keeps its cached listing. The kernel alone would
-        // compare only modification times, and programs (`rsync`, `tar`) set these back.
+        // The reply decides whether the kernel keeps its cached listing. By itself, the kernel
+        // would only compare the directory's modification times, and programs (`rsync`, `tar`) set
+        // these back.
         DirectoryRequest::Open { directory } => {
             let keep_cache = context.file_system.open_directory(directory).await?;
             Ok(ReplyBody::OpenedDirectory(keep_cache))
@@ -23,9 +24,10 @@ pub(crate) async fn perform<F: FileSystem>(
     }
 }
 
-/// Returns entries after a cursor. The cursors of `.` and `..` are 1 and 2. The file system assigns
-/// the cursors of all other entries (at least 256). Its cursors are stable, so that a listing
-/// continues at the same place while the directory changes. An empty reply means the end.
+/// Returns the entries of a directory after a cursor. The cursors of `.` and `..` are 1 and 2. The
+/// file system assigns the cursors of all other entries (at least 256). These cursors are stable,
+/// so that a listing continues at the same entry while programs change the directory. An empty
+/// reply means the end of the directory.
 async fn read<F: FileSystem>(
     context: &Context<F>,
     directory: InodeId,
@@ -52,7 +54,7 @@ async fn read<F: FileSystem>(
     }
     listing.push_all(&listed);
     if listing.is_empty() && !listed.entries.is_empty() {
-        return Err(Failure::Errno(libc::EINVAL)); // Like getdents(2): no space for one entry.
+        return Err(Failure::Errno(libc::EINVAL)); // Like getdents(2).
     }
     Ok(listing.finish())
 }

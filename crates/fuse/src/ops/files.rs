@@ -42,8 +42,8 @@ pub(crate) async fn perform<F: FileSystem>(
             fs.fsync(handle).await?;
             ReplyBody::Empty
         }
-        // `fsync` of a directory: its entries may be on any metadata target, so all metadata
-        // targets sync.
+        // `fsync` of a directory makes all metadata targets sync, because the directory's entries
+        // may be on any of them.
         FileRequest::SyncNames => {
             fs.sync_names().await?;
             ReplyBody::Empty
@@ -57,8 +57,8 @@ pub(crate) async fn perform<F: FileSystem>(
     })
 }
 
-/// Opens a file. If the handle appends, its I/O bypasses the page cache. Otherwise the kernel would
-/// write at its cached end of the file, which other mounts may have moved.
+/// Opens a file. I/O through a handle with `O_APPEND` bypasses the page cache. Otherwise the kernel
+/// would write at its cached end of the file, which other mounts may have moved.
 async fn open<F: FileSystem>(context: &Context<F>, open: Open, caller: Caller) -> Outcome {
     let Open { inode, mode, truncate, appends, is_synced, kill_privileges } = open;
     let fs = &context.file_system;
@@ -67,14 +67,14 @@ async fn open<F: FileSystem>(context: &Context<F>, open: Open, caller: Caller) -
     }
     let opened = fs.open(inode, mode, truncate).await?;
     if !opened.are_attributes_shown {
-        // Otherwise the kernel would read no further than its cached length, for up to a second.
+        // Otherwise the kernel would not read beyond its cached file size, for up to a second.
         context.waits.drop_attributes(inode);
     }
     let flags = OpenFlags {
         keep_cache: opened.keep_cache,
-        // A read-only handle has nothing to flush at close(2). Without the FLUSH, a program that
-        // reads small files makes a third fewer requests. But after a process has locked bytes of a
-        // file, every close(2) must send a FLUSH, since any close may release locks.
+        // A read-only handle has no written data to flush at close(2). Without the FLUSH, a program
+        // that reads small files causes a third fewer requests. But after a process has locked
+        // bytes of a file, every close(2) must send a FLUSH, since any close may release locks.
         no_flush: mode == OpenMode::Read && !fs.has_process_locks(),
         is_direct: (opened.is_shared || appends) && context.features.has_direct_mmap,
     };
@@ -84,10 +84,10 @@ async fn open<F: FileSystem>(context: &Context<F>, open: Open, caller: Caller) -
     Ok(ReplyBody::OpenReply(opened.handle, flags))
 }
 
-/// Creates and opens a file. The kernel requests this after it found no entry of this name. If
-/// another client has created an entry since, the kernel has not checked the permissions on it, so
-/// it must not be opened here. The reply is then `ESTALE`, and the kernel looks up the name again
-/// and opens the existing file.
+/// Creates and opens a file. The kernel sends CREATE after it found no entry of this name. If
+/// another client has created an entry since, the kernel has not checked the permissions on this
+/// entry, so the mount must not open it. The reply is then `ESTALE`, and the kernel looks up the
+/// name again and opens the existing file.
 async fn create(
     fs: &impl FileSystem,
     request: CreateRequest,
@@ -112,9 +112,9 @@ fn created_reply(
     Ok(ReplyBody::Created(created.attributes, handle, is_direct))
 }
 
-/// Completes a change through a handle. If the handle was opened with `O_SYNC` or `O_DSYNC`, waits
-/// until the change is durable. The daemon must remember these flags, since the kernel sends them
-/// only with writes.
+/// Completes a change that a program made through a handle. If the program opened the handle with
+/// `O_SYNC` or `O_DSYNC`, waits until the change is durable. The daemon stores these flags when the
+/// handle is opened, since the kernel sends them only with writes.
 pub(super) async fn sync_if_asked(fs: &impl FileSystem, handle: HandleId) -> Result<(), Failure> {
     if fs.is_synced(handle) {
         fs.fsync(handle).await?;

@@ -24,7 +24,7 @@ pub(crate) async fn perform<F: FileSystem>(context: &Context<F>, request: IoctlR
     }
 }
 
-/// Returns the flags and the project of an inode, in at most `max_bytes`.
+/// Returns the flags and the project of an inode, encoded in at most `max_bytes` bytes.
 async fn read_flags(
     fs: &impl FileSystem,
     inode: InodeId,
@@ -49,7 +49,8 @@ async fn read_flags(
     Ok(ReplyBody::Ioctl(bytes))
 }
 
-/// Sets whether new entries inherit the project and, if given, the project itself.
+/// Sets whether new entries of a directory inherit its project. Also sets the project, if `project`
+/// has a value.
 async fn set_flags(
     fs: &impl FileSystem,
     inode: InodeId,

@@ -1,6 +1,7 @@
-//! Stripe patterns by environment. If a program's environment has the variable `SKEP_PATTERN`, new
-//! files of the program get this pattern. Only mounts with the option `job_patterns` read the
-//! variable, since each new file then costs a read in `/proc`.
+//! Stripe patterns by environment variable. If a program's environment has the variable
+//! `SKEP_PATTERN`, new files of the program get this pattern. Only mounts with the option
+//! `job_patterns` read the variable, since with this option each new file costs a read of a file in
+//! `/proc`.
 
 use crate::context::Context;
 use crate::file_system::FileSystem;
@@ -8,19 +9,20 @@ use crate::reply::Failure;
 use skep_types::{FileKind, PatternRequest};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Name of the environment variable.
+/// Name of the environment variable that contains a stripe pattern.
 const PATTERN_VARIABLE: &str = "SKEP_PATTERN";
 
-/// The process of the last line about an invalid pattern. A process that tries to create many files
-/// gets one line, unless other processes with invalid patterns come between.
+/// The process that the last log line about an invalid pattern names. For a process that tries to
+/// create many files, the mount logs one line, unless other processes with invalid patterns come
+/// between.
 static LAST_LOGGED: AtomicU32 = AtomicU32::new(0);
 
 /// Returns the stripe pattern that the environment of a process requests for the new files of the
 /// process. `/proc` shows only the environment that the program had at its start.
 ///
 /// # Errors
-/// Fails with `EINVAL` if the value is not a valid pattern: the job must see that its request
-/// cannot be met.
+/// Fails with `EINVAL` if the variable's value is not a valid pattern, so that the job notices the
+/// mistake.
 pub(crate) fn pattern<F: FileSystem>(
     context: &Context<F>,
     pid: u32,
@@ -48,7 +50,7 @@ pub(crate) fn pattern<F: FileSystem>(
     }
 }
 
-/// Returns the variable's value. `None` means that it is empty or missing.
+/// Returns the variable's value. `None` means that the variable is empty or missing.
 fn variable(environment: &[u8]) -> Option<&[u8]> {
     let mut variables = environment.split(|byte| *byte == 0);
     variables

@@ -41,8 +41,8 @@ async fn set<F: FileSystem>(
     }
     let waiting = context.waits.begin(caller).ok_or(libc::ENOLCK)?;
     loop {
-        // A signal may interrupt only the wait, never an attempt to set the lock. So an interrupted
-        // caller never has the lock.
+        // A signal may interrupt only the wait, never an attempt to set the lock. So a caller whose
+        // wait was interrupted never has the lock.
         let waited = waiting.unless_interrupted(fs.wait_for_lock(handle, &lock, number)).await;
         waited.ok_or(libc::EINTR)??;
         if let LockOutcome::Granted { keep_cache } =
@@ -60,8 +60,8 @@ async fn granted<F: FileSystem>(
     keep_cache: bool,
 ) -> Outcome {
     if is_lock && keep_cache {
-        // The cached pages are still valid, but the kernel may have cached an earlier size of the
-        // file.
+        // The kernel's cached pages of the file are still valid, but its cached size may be
+        // outdated.
         context.waits.drop_attributes(inode);
     } else if is_lock {
         context.waits.drop_pages(inode, ALL_PAGES).await.map_err(skep_types::Error::from)?;

@@ -53,10 +53,10 @@ async fn lookup(fs: &impl FileSystem, directory: InodeId, name: &[u8]) -> Result
     match name {
         b"." => fs.attributes(directory).await,
         b".." => fs.parent(directory).await,
-        // A missing name is an error, which the kernel does not cache. Another form of reply would
-        // let the kernel cache that the name is missing. But programs on several hosts may wait for
-        // a file that one of them creates, and notify each other. When such a program then opens
-        // the file, it must not see a cached absence.
+        // Reply to a missing name with an error, which the kernel does not cache. A reply with a
+        // zero node id would let the kernel cache that the name is missing. But a program may
+        // create a file, and then notify programs on other hosts. When these open the file, their
+        // kernel must not use a cached absence.
         _ => fs.lookup(directory, name).await,
     }
 }

@@ -1,9 +1,10 @@
 //! Clears the set-user-id and set-group-id bits when a process without CAP_FSETID changes a file.
 //!
-//! The kernel sets a flag in each write of such a process (`FUSE_HANDLE_KILLPRIV_V2`). Almost no
-//! file has the bits. So each worker caches for a short time which files have neither bit
-//! (`CheckedFiles`). The attribute `security.capability` must be removed too. The kernel does this
-//! before a write, and metadata at a truncation or a change of owner.
+//! The kernel sets a flag in each write of a process without this capability
+//! (`FUSE_HANDLE_KILLPRIV_V2`). Almost no file has the bits. So each worker caches for a short time
+//! which files have neither bit (`CheckedFiles`). The attribute `security.capability` must be
+//! removed too. Before a write the kernel removes it. At a truncation or a change of owner the
+//! metadata target removes it.
 
 use crate::context::Context;
 use crate::file_system::FileSystem;
@@ -16,8 +17,8 @@ const SET_GROUP_ID: u32 = 0o2000;
 const GROUP_EXECUTE: u32 = 0o010;
 
 /// Returns the permissions without the set-user-id and set-group-id bits. `None` means that there
-/// is no bit to clear. As in the kernel, set-group-id stays on a file that its group cannot
-/// execute, if the caller is in that group or has CAP_FSETID. Directories keep both bits.
+/// is no bit to clear. As in the kernel, a file that its group cannot execute keeps set-group-id if
+/// the caller is in that group or has CAP_FSETID. Directories keep both bits.
 pub(super) fn without(attributes: &Attributes, caller: Caller) -> Option<u32> {
     if attributes.kind == FileKind::Directory {
         return None;
@@ -55,12 +56,13 @@ pub(super) async fn clear<F: FileSystem>(
             modified: None,
         };
         let fs = context.file_system.clone();
-        // The change must run to completion, even if the worker drops the write for which it is
-        // made.
+        // This change of permissions must run to completion, even if the worker drops the future of
+        // the write that needs the change.
         let (sender, done) = skep_env::local::oneshot();
         skep_env::spawn(async move { sender.send(fs.set_attributes(change).await) }).detach();
         done.await.transpose()?;
-        // The kernel assumes that a write changes size and times, but not permissions.
+        // The kernel expects a write to change size and times, but not permissions. So make it
+        // request the permissions again.
         context.waits.drop_attributes(inode);
     }
     if left.unwrap_or(present.permissions) & (SET_USER_ID | SET_GROUP_ID) == 0 {
@@ -69,8 +71,8 @@ pub(super) async fn clear<F: FileSystem>(
     Ok(())
 }
 
-/// Clears the bits of a file, unless the caller has CAP_FSETID. For allocations and copies: the
-/// kernel sends no flag in these requests.
+/// Clears the set-user-id and set-group-id bits of a file, unless the caller has CAP_FSETID. For
+/// allocations and copies, in which the kernel sends no flag about these bits.
 pub(super) async fn clear_unless_kept<F: FileSystem>(
     context: &Context<F>,
     inode: InodeId,
@@ -87,8 +89,8 @@ pub(super) async fn clear_unless_kept<F: FileSystem>(
     clear(context, inode, caller).await
 }
 
-/// Whether a process has CAP_FSETID. `pid` 0 means a process of another container. Of such a
-/// process only the user is known, and root counts as having CAP_FSETID.
+/// Whether a process has CAP_FSETID. `pid` 0 means a process of another container. The mount only
+/// knows the user of that process, so root counts as having CAP_FSETID.
 fn keeps_privileges(uid: u32, pid: u32) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status"));
     status.map_or(pid == 0 && uid == 0, |status| shows_capability(&status))
@@ -107,7 +109,7 @@ fn shows_group(status: &str, gid: u32) -> bool {
     let numbers = |text: Option<&str>| -> Vec<u32> {
         text.unwrap_or_default().split_whitespace().flat_map(str::parse).collect()
     };
-    // The last of the four numbers is the group for file access.
+    // The last of the four numbers of `Gid:` is the group for file access.
     numbers(field("Gid:")).last() == Some(&gid) || numbers(field("Groups:")).contains(&gid)
 }
 

@@ -1,5 +1,5 @@
-//! Operations on extended attributes. Inodes store all attributes but eight, whose values the mount
-//! computes:
+//! Operations on extended attributes. Inodes store all attributes except for eight kinds, whose
+//! values the mount computes:
 //! - `user.skep.transport` of the root directory: the transport in use.
 //! - `user.skep.attribute_timeout` of the root directory: the seconds for which the kernel caches
 //!   names and attributes.
@@ -7,11 +7,12 @@
 //! - `user.skep.map`: the targets of a file's bytes.
 //! - `user.skep.info`: the record of metadata about an inode, for `skep entry info`.
 //! - `user.skep.cluster_map.PAGE`: a page of the cluster map, for programs that have no token.
-//! - `user.skep.users.SESSION-INODE`: a page of the clients that use a file, behind a position.
+//! - `user.skep.users.SESSION-INODE`: a page of the clients that use a file, after that session and
+//!   inode.
 //! - `user.skep.ancestors.INODE`: the ids of the directories above any inode.
 //!
-//! Lists of attributes leave these out, so that programs that copy all attributes of a file do not
-//! copy them.
+//! Lists of attributes leave the computed attributes out, so that programs that copy all attributes
+//! of a file do not copy these.
 
 use crate::context::Context;
 use crate::file_system::FileSystem;
@@ -38,24 +39,26 @@ pub const MAP_XATTR: &str = "user.skep.map";
 pub const INFO_XATTR: &str = "user.skep.info";
 
 /// Prefix of the attributes whose values are the pages of the encoded cluster map. The number of
-/// the page follows, from 0. Every inode has them.
+/// the page follows the prefix, from 0 on. Every inode has these attributes.
 pub const CLUSTER_MAP_XATTR: &str = "user.skep.cluster_map.";
 
-/// Prefix of the attributes whose values are the pages of the clients that use a file. The numbers
-/// of a session and an inode follow, as the previous page contains them, or two zeros.
+/// Prefix of the attributes whose values are the pages of the clients that use a file. The prefix
+/// is followed by the numbers of a session and an inode, after which the page starts. The previous
+/// page contains these numbers. For the first page both are zero.
 pub const USERS_XATTR: &str = "user.skep.users.";
 
 /// Prefix of the attributes whose values are the encoded ids of the directories above an inode.
-/// The number of that inode follows. Every file and directory of the mount has them.
+/// The number of that inode follows the prefix. Every file and directory of the mount has these
+/// attributes.
 pub const ANCESTORS_XATTR: &str = "user.skep.ancestors.";
 
-/// Number of bytes of the map in each page but the last. The kernel limits the value of an
-/// attribute to 64 KiB.
+/// Number of bytes of the cluster map in each page except for the last. The kernel limits the value
+/// of an attribute to 64 KiB.
 const MAP_PAGE_BYTES: usize = 60_000;
 
-/// Returns a page of the cluster map: version and length of the whole map in bytes, as
-/// little-endian numbers of 64 bits, and the bytes of the page. `None` means that the map has no
-/// such page.
+/// Returns a page of the cluster map. It contains the map's version and the length of the whole map
+/// in bytes, both as little-endian numbers of 64 bits, and then the map's bytes of this page.
+/// `None` means that the map has no such page.
 fn cluster_map_page(map: &ClusterMap, page: &str) -> Option<Vec<u8>> {
     let page: usize = page.parse().ok()?;
     let bytes = map.to_bytes();
@@ -87,7 +90,7 @@ fn check(name: &[u8]) -> Result<(), Failure> {
     }
 }
 
-/// Returns a value, or only its size if the caller has no buffer yet.
+/// Returns an attribute's value, or only the size of the value if `max_bytes` is zero.
 fn sized(bytes: Vec<u8>, max_bytes: u32) -> Outcome {
     if max_bytes == 0 {
         Ok(ReplyBody::Size(bytes.len() as u32))
@@ -143,8 +146,8 @@ async fn get<F: FileSystem>(
     sized(value, max_bytes)
 }
 
-/// Returns the result of a query whose argument is a part of the attribute's name. `None` if no
-/// query has such a name.
+/// Returns the result of a query whose argument is a part of the attribute's name. `None` means
+/// that no query has this name.
 async fn answer(
     fs: &impl FileSystem,
     inode: InodeId,
@@ -205,8 +208,8 @@ async fn list(fs: &impl FileSystem, inode: InodeId, uid: u32, max_bytes: u32) ->
     sized(bytes, max_bytes)
 }
 
-/// Returns the error of an invalid pattern. A missing target gives ENXIO: from ENOENT, the program
-/// would conclude that the file is missing.
+/// Returns the error number for an invalid pattern. A missing target gives ENXIO, because ENOENT
+/// would mean for the program that the file is missing.
 fn pattern_failure(error: Error) -> Failure {
     match error.code() {
         ErrorCode::NotFound => Failure::Errno(libc::ENXIO),

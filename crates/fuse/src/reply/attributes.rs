@@ -70,7 +70,7 @@ record! {
 }
 
 record! {
-    /// `fuse_statx` without its last spare words ([`STATX_SPARE_BYTES`]).
+    /// `fuse_statx` without the spare words at its end ([`STATX_SPARE_BYTES`]).
     pub struct Statx {
         pub mask: u32,
         pub block_size: u32,
@@ -96,7 +96,7 @@ record! {
 }
 
 record! {
-    /// `fuse_statx_out` without the last 14 spare words of `fuse_statx`, which are zero.
+    /// `fuse_statx_out` without the 14 spare words at the end of `fuse_statx`, which are zero.
     pub struct StatxOut {
         pub attr_valid: u64,
         pub attr_valid_nanoseconds: u32,
@@ -125,22 +125,24 @@ record! {
 
 /// How long the kernel may cache the names and attributes in a reply.
 pub(crate) struct Validity<'a> {
-    /// Validity of names, and of attributes of inodes that this mount does not share with others.
+    /// How long the kernel may cache names, and attributes of inodes that this mount does not share
+    /// with other mounts.
     pub(crate) usual: Duration,
     /// Whether other mounts may change the attributes and pages of an inode while the kernel caches
     /// them.
     pub(crate) is_shared: &'a dyn Fn(InodeId) -> bool,
     /// Records that a reply passes these attributes to the kernel. Returns true if the kernel may
-    /// still cache an access control list of the inode from before a change by another mount.
-    /// Returns true only once for each such change.
+    /// still cache an access control list of the inode that another mount has changed since.
+    /// Returns true only once for each change.
     ///
     /// # Hazard: cached access control lists
     /// The kernel drops the cached access control lists of an inode when it requests the inode's
     /// attributes, or when it looks up a name that it has cached. It keeps the lists when a lookup
-    /// of another name leads to an inode that it has cached (Linux 6.18). So the reply to such a
-    /// lookup makes the attributes invalid at once, and the kernel requests them before it checks
-    /// any permission. Invalidating the inode instead would not work: the kernel would then ignore
-    /// the attributes of this reply, and continue with an outdated owner.
+    /// of a name that it has not cached leads to an inode that it has cached (Linux 6.18). So the
+    /// reply to that lookup makes the attributes invalid at once, and the kernel requests the
+    /// attributes before it checks any permission. Invalidating the inode instead would not work:
+    /// the kernel would then ignore the attributes of this reply, and continue with an outdated
+    /// owner.
     pub(crate) note_shown: &'a dyn Fn(&Attributes) -> bool,
 }
 
@@ -160,8 +162,8 @@ pub(super) fn blocks(stat: &Stat) -> u64 {
 
 /// Returns the number of blocks of a file, estimated from its attributes, and how long the kernel
 /// may cache the attributes. A file with holes takes less space than its size, and only its chunk
-/// files have the exact number of blocks. So the kernel must not cache the attributes of such a
-/// file, and requests them each time.
+/// files have the exact number of blocks. So the kernel must not cache the attributes of a file
+/// with holes, and requests them each time.
 pub(super) fn guessed_blocks(attributes: &Attributes, validity: &Validity<'_>) -> (u64, Duration) {
     let validity = match attributes.is_sparse {
         true => Duration::ZERO,

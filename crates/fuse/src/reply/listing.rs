@@ -10,8 +10,8 @@ use skep_types::{FileKind, InodeId};
 pub(crate) const DIRENT_BYTES: usize = 24;
 
 record! {
-    /// `fuse_dirent` without the name. The name follows, padded with zeros to a multiple of eight
-    /// bytes.
+    /// `fuse_dirent` without the name. The name follows the struct, padded with zeros to a multiple
+    /// of eight bytes.
     pub struct Dirent {
         pub ino: u64,
         pub offset: u64,
@@ -20,7 +20,8 @@ record! {
     }
 }
 
-/// The reply to a request that lists a directory. Entries are added until one does not fit.
+/// The reply to a request that lists a directory. `ops` adds entries until one does not fit into
+/// `max_bytes`.
 pub(crate) struct Listing<'a> {
     w: Writer,
     max_bytes: usize,
@@ -50,8 +51,8 @@ impl<'a> Listing<'a> {
         ReplyBody::Bytes(self.w.finish())
     }
 
-    /// Adds `.` or `..`. Their attributes are left out, since the kernel has them. Returns false if
-    /// the entry does not fit.
+    /// Adds `.` or `..`, without attributes, since the kernel has the attributes of both. Returns
+    /// false if the entry does not fit.
     pub(crate) fn push_dot(&mut self, cursor: u64, inode: InodeId) -> bool {
         let name: &[u8] = if cursor == DOT { b"." } else { b".." };
         let kind = FileKind::Directory;

@@ -10,8 +10,8 @@ use skep_client::{HandleId, SetAttributes, SetTime};
 use skep_types::codec::record;
 use skep_types::{InodeId, Timestamp};
 
-/// [`GetAttrIn::flags`]: the kernel itself requests the attributes, before it reads through a
-/// handle.
+/// [`GetAttrIn::flags`]: the kernel itself requests the attributes, before it reads from its cached
+/// pages through a handle.
 pub(crate) const GETATTR_HANDLE: u32 = 1 << 0;
 
 record! {
@@ -49,7 +49,7 @@ record! {
 #[derive(Debug)]
 pub(crate) enum AttributeRequest {
     /// `reader` is the handle if the kernel itself requests the attributes, before it reads from
-    /// its pages of the file.
+    /// its cached pages of the file.
     Get {
         inode: InodeId,
         reader: Option<HandleId>,
@@ -82,7 +82,7 @@ impl AttributeRequest {
     }
 
     /// Whether the worker may drop the operation's future when the caller is killed. False for
-    /// changes.
+    /// changes of attributes.
     pub(super) fn may_be_dropped(&self) -> bool {
         !matches!(self, Self::Set { .. })
     }
@@ -116,8 +116,9 @@ fn parse_set(raw: &RawRequest) -> Result<AttributeRequest, i32> {
             arguments.mtime_nanoseconds,
         ),
     };
-    // A change of owner clears the set-user-id and set-group-id bits, which the kernel leaves to
-    // the daemon. For chown(2) with neither user nor group, the kernel sends no values at all.
+    // A change of owner clears the set-user-id and set-group-id bits, and the kernel leaves this to
+    // the daemon. For chown(2) with neither user nor group, the kernel sends a `SETATTR` without
+    // any values.
     let owner = has(set_attr::UID | set_attr::GID);
     let is_empty = !has(set_attr::ALL_VALUES);
     let kill_privileges =

@@ -12,11 +12,11 @@ use skep_types::InodeId;
 use skep_types::codec::record;
 use std::ops::Range;
 
-/// [`WriteIn::write_flags`]: a write-back of the page cache. The request has any open handle of the
-/// file.
+/// [`WriteIn::write_flags`]: the request is a write-back of the page cache. Its handle is any open
+/// handle of the file.
 pub(crate) const WRITE_CACHE: u32 = 1 << 0;
 
-/// [`WriteIn::write_flags`]: clear the set-user-id and set-group-id bits.
+/// [`WriteIn::write_flags`]: the daemon must clear the set-user-id and set-group-id bits.
 pub(crate) const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 
 record! {
@@ -94,9 +94,9 @@ pub(crate) enum DataRequest {
 pub(crate) struct Read {
     pub(crate) handle: HandleId,
     pub(crate) offset: u64,
-    /// The part of the reply's memory that the read fills.
+    /// The part of the reply buffer that the read fills.
     pub(crate) into: Buf,
-    /// Whether the handle was opened with `O_DIRECT`. The kernel then caches none of the bytes.
+    /// Whether the handle was opened with `O_DIRECT`. If true, the kernel caches none of the bytes.
     pub(crate) is_direct: bool,
 }
 
@@ -107,8 +107,8 @@ pub(crate) struct Write {
     pub(crate) handle: HandleId,
     pub(crate) offset: u64,
     pub(crate) data: Buf,
-    /// Whether the write goes to the present end of the file. `offset` is then the end that the
-    /// kernel has cached, and other mounts may have appended since.
+    /// Whether the write goes to the current end of the file. If true, `offset` is the end that the
+    /// kernel has cached, which is outdated if other mounts have appended since.
     pub(crate) appends: bool,
     /// Whether the handle was opened with `O_DIRECT` and this is not a write-back of the page
     /// cache.
@@ -118,7 +118,7 @@ pub(crate) struct Write {
     pub(crate) kill_privileges: bool,
 }
 
-/// The arguments of `fallocate`, which allocates space or punches a hole.
+/// The arguments of `fallocate`. The call allocates space or punches a hole.
 #[derive(Debug)]
 pub(crate) struct Allocate {
     pub(crate) inode: InodeId,
@@ -147,7 +147,8 @@ pub(crate) struct Copy {
     pub(crate) to: (HandleId, u64),
     pub(crate) length: u64,
     pub(crate) uid: u32,
-    /// Whether the reply has the number of copied bytes as a 64-bit number.
+    /// Whether the reply contains the number of copied bytes as a 64-bit number. Otherwise it has
+    /// 32 bits.
     pub(crate) is_long: bool,
 }
 
@@ -173,8 +174,8 @@ impl DataRequest {
 }
 
 impl DataRequest {
-    /// Whether the request may be asynchronous direct I/O, which the thread that submitted it need
-    /// not wait for.
+    /// Whether the request may be asynchronous direct I/O, so that the thread that submitted it may
+    /// end before the reply.
     pub(super) fn may_be_asynchronous(&self) -> bool {
         match self {
             Self::Read(read) => read.is_direct,
@@ -217,15 +218,15 @@ fn parse_write(raw: &RawRequest) -> Result<DataRequest, i32> {
     }))
 }
 
-/// Whether a write goes to the present end of the file instead of its offset. A write-back of the
-/// page cache keeps its offset.
+/// Whether a write goes to the current end of the file instead of to its offset. A write-back of
+/// the page cache always goes to its offset.
 fn appends(write: &WriteIn) -> bool {
     has_flag(write.flags, libc::O_APPEND) && write.write_flags & WRITE_CACHE == 0
 }
 
-/// Parses `fallocate`. The kernel passes no other modes to FUSE (Linux 6.18).
-/// `FALLOC_FL_COLLAPSE_RANGE` and `FALLOC_FL_INSERT_RANGE` with a part of a stripe would move all
-/// following bytes between targets.
+/// Parses `fallocate`. The kernel passes only the modes below to FUSE (Linux 6.18). Skep could not
+/// serve `FALLOC_FL_COLLAPSE_RANGE` and `FALLOC_FL_INSERT_RANGE` cheaply, because they would move
+/// all following bytes of the file between targets.
 fn parse_allocate(raw: &RawRequest) -> Result<DataRequest, i32> {
     let arguments: AllocateIn = raw.arguments()?;
     let end = arguments.offset.checked_add(arguments.length).ok_or(libc::EFBIG)?;

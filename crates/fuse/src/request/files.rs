@@ -9,7 +9,7 @@ use skep_client::{CreateRequest, HandleId, NewInode, OpenMode};
 use skep_types::codec::record;
 use skep_types::{FileKind, InodeId};
 
-/// [`OpenIn::open_flags`]: clear the set-user-id and set-group-id bits.
+/// [`OpenIn::open_flags`]: the daemon must clear the set-user-id and set-group-id bits.
 pub(crate) const OPEN_KILL_SUIDGID: u32 = 1 << 0;
 
 record! {
@@ -100,7 +100,7 @@ impl FileRequest {
                 })
             }
             Opcode::Create => parse_create(raw)?,
-            // The request has a name, which the kernel made up and which is ignored.
+            // The kernel sends an invented name, which the parser ignores.
             Opcode::TmpFile => {
                 let arguments: CreateIn = raw.arguments()?;
                 let new = raw.new_inode(arguments.mode, arguments.umask);

@@ -1,8 +1,8 @@
 //! Requests by `ioctl`: the project of an inode, and whether new entries in a directory inherit it.
 //!
 //! Owns the kernel's structs of these requests (from `include/uapi/linux/fs.h` and `fuse.h`) and
-//! their parsing. All other flags and commands are refused. Does not own the operations themselves
-//! (`ops::ioctl`).
+//! their parsing. The parsing refuses all other inode flags and commands. Does not own the
+//! operations themselves (`ops::ioctl`).
 
 use super::RawRequest;
 use crate::abi::Opcode;
@@ -59,7 +59,7 @@ pub(crate) enum IoctlRequest {
 pub(crate) enum FlagsForm {
     /// The flags as one number.
     Number,
-    /// The flags in a `struct fsxattr`, with the project.
+    /// The flags and the project in a `struct fsxattr`.
     FsXattr,
 }
 
@@ -92,7 +92,7 @@ impl IoctlRequest {
     }
 
     /// Whether the worker may drop the operation's future when the caller is killed. False for
-    /// changes.
+    /// changes of flags.
     pub(super) fn may_be_dropped(&self) -> bool {
         matches!(self, Self::ReadFlags { .. })
     }

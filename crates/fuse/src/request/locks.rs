@@ -9,7 +9,7 @@ use skep_client::{FileLock, HandleId, LockKind, LockMode};
 use skep_types::InodeId;
 use skep_types::codec::record;
 
-/// [`LockIn::lock_flags`]: the lock is one of `flock`.
+/// [`LockIn::lock_flags`]: the program called `flock`, not `fcntl`.
 pub(crate) const LOCK_IS_FLOCK: u32 = 1 << 0;
 
 record! {

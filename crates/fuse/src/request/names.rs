@@ -79,11 +79,11 @@ pub(crate) struct Rename {
 /// How a rename treats an existing entry with the new name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RenameKind {
-    /// The renamed entry replaces the existing one.
+    /// The renamed entry replaces the existing entry.
     Replace,
     /// The rename fails if there is an existing entry.
     OnlyIfFree,
-    /// The existing entry gets the old name.
+    /// The existing entry gets the old name of the renamed entry.
     Exchange,
 }
 
@@ -123,7 +123,7 @@ impl NameRequest {
     }
 
     /// Whether the worker may drop the operation's future when the caller is killed. False for
-    /// changes.
+    /// changes of names.
     pub(super) fn may_be_dropped(&self) -> bool {
         matches!(self, Self::Lookup { .. } | Self::ReadLink { .. })
     }

@@ -1,4 +1,5 @@
-//! Parses requests of the kernel from their bytes: valid, truncated, and arbitrary ones.
+//! Tests that requests of the kernel are parsed from their bytes, also if the bytes are truncated
+//! or arbitrary.
 
 use super::attributes::SetAttrIn;
 use super::data::{AllocateIn, CopyIn, ReadIn, SeekIn, WriteIn};
@@ -34,7 +35,7 @@ fn request(opcode: u32, arguments: &[u8], payload: &[u8]) -> RawRequest {
 }
 
 #[test]
-fn names_end_at_their_zero_byte() {
+fn entry_names_end_at_their_zero_byte() {
     let check = |payload: &[u8], expected: Result<&[u8], i32>| {
         let got = request(Opcode::Lookup as u32, &[], payload).parse();
         match (got, expected) {
@@ -53,7 +54,7 @@ fn names_end_at_their_zero_byte() {
 }
 
 #[test]
-fn a_write_with_too_few_bytes_is_refused() {
+fn write_with_less_data_than_its_size_is_refused() {
     let arguments = WriteIn {
         handle: 5,
         offset: 0,
@@ -74,7 +75,7 @@ fn a_write_with_too_few_bytes_is_refused() {
 }
 
 #[test]
-fn set_times_are_explicit_or_the_current_time() {
+fn setattr_sets_an_explicit_time_or_the_current_time() {
     let mut arguments = SetAttrIn::decode(&mut Reader::new(&[0; 88])).unwrap();
     arguments.valid = set_attr::ATIME | set_attr::MTIME | set_attr::MTIME_NOW | set_attr::UID;
     arguments.atime = (-5_i64) as u64;

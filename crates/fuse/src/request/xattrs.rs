@@ -11,7 +11,8 @@ use skep_types::codec::{Codec, Reader, record};
 
 /// Length in bytes of the short form of [`SetXattrIn`].
 pub(crate) const SHORT_SET_XATTR_BYTES: usize = 8;
-/// [`SetXattrIn::more_flags`]: clear the set-group-id bit, since an access control list changes.
+/// [`SetXattrIn::more_flags`]: the daemon must clear the set-group-id bit, since an access control
+/// list changes.
 pub(crate) const SET_XATTR_KILL_SGID: u32 = 1 << 0;
 
 record! {
@@ -74,14 +75,15 @@ impl XattrRequest {
     }
 
     /// Whether the worker may drop the operation's future when the caller is killed. False for
-    /// changes.
+    /// changes of attributes.
     pub(super) fn may_be_dropped(&self) -> bool {
         matches!(self, Self::Get { .. } | Self::List { .. })
     }
 }
 
 fn parse_change(raw: &RawRequest) -> Result<XattrChange, i32> {
-    // The short form lacks the second half of the struct. Zeros replace it.
+    // The short form of the request lacks the second half of the struct. Replace this half by
+    // zeros.
     let mut fixed = raw.arguments.bytes().to_vec();
     fixed.resize(fixed.len().max(Opcode::SetXattr.argument_bytes()), 0);
     let arguments = SetXattrIn::decode(&mut Reader::new(&fixed)).map_err(|_| libc::EINVAL)?;

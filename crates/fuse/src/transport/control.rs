@@ -1,6 +1,6 @@
 //! Reads the messages that the kernel sends through `/dev/fuse` even if requests go through
 //! io_uring: `INTERRUPT`, which ends the wait for a lock (`waits`), and `FORGET`. Neither message
-//! has a reply. But the daemon must read both, or the kernel would keep the messages for ever.
+//! has a reply. But the daemon must read both, because the kernel stores the messages until a read.
 
 use super::kernel;
 use crate::abi::{self, InHeader, InterruptIn, Opcode, OutHeader};
@@ -14,10 +14,10 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
 /// Length in bytes of the read buffer. The kernel refuses a buffer that is shorter than its largest
-/// request, although no request arrives here.
+/// request, although no request arrives through this descriptor.
 const MEMORY_BYTES: usize = 4096 + limits::MAX_IO_BYTES;
 
-/// Reads and applies messages until the mount ends.
+/// Reads and applies messages of the kernel until the mount ends.
 ///
 /// # Errors
 /// Fails if the kernel refuses a read.
@@ -34,8 +34,8 @@ pub(crate) async fn run(fd: Arc<OwnedFd>, interrupts: Arc<Interrupts>) -> Result
                 Some(libc::EAGAIN) => {
                     let entry =
                         opcode::PollAdd::new(types::Fd(fd.as_raw_fd()), libc::POLLIN as u32);
-                    // SAFETY: the entry points to no memory, and the operation keeps the
-                    // descriptor.
+                    // SAFETY: the entry points to no memory, and the operation keeps the descriptor
+                    // open.
                     let readable = unsafe {
                         skep_env::submit(entry.build().into(), Box::new(Arc::clone(&fd)))
                     };
@@ -61,9 +61,9 @@ fn apply(fd: &OwnedFd, interrupts: &Interrupts, bytes: &[u8]) -> bool {
             }
         }
         Some(Opcode::NotifyReply) => {}
-        // No kernel is known to send other messages. If one does, the reply lets the caller
-        // continue. The reply must not be ENOSYS: after that the kernel would never send such a
-        // request again.
+        // No kernel is known to send other messages. If a newer kernel sends another request, the
+        // reply lets the caller continue. The reply must not be ENOSYS, because the kernel would
+        // then never send a request of this kind again.
         _ => {
             tracing::error!(
                 opcode = header.opcode,

@@ -1,11 +1,11 @@
 //! Serves `/dev/fuse` with several threads. Each thread has its own descriptor (a clone), reads
-//! requests when the descriptor is readable, and writes replies.
+//! requests when the descriptor is readable, and writes replies to it.
 //!
 //! A blocking read of the device through io_uring would occupy a kernel thread. So the descriptor
 //! is non-blocking: the ring waits until the descriptor is readable, and the read is an ordinary
 //! system call. Only one port of a worker reads at a time. Each other port processes a request, or
 //! waits for its turn to read. The port that began to wait last gets the next turn, since its
-//! memory is most likely still in the CPU's cache.
+//! buffers are most likely still in the CPU's cache.
 
 use super::kernel;
 use crate::abi::{self, InterruptIn, Opcode, OutHeader};
@@ -22,22 +22,22 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Poll, Waker};
 
-/// Offset of a message's body in a port's memory. The body starts at a page boundary, with space
+/// Offset of a message's body in a port's buffer. The body starts at a page boundary, with space
 /// for the headers before it. So the data of a write has the same alignment as in the program's
 /// memory.
 const BODY_AT: usize = 4096;
-/// Offset of a request in a port's memory. It is chosen so that the data of a write starts at
+/// Offset of a request in a port's buffer. With this offset, the data of a write starts at
 /// [`BODY_AT`].
 const REQUEST_AT: usize = BODY_AT - abi::IN_HEADER_BYTES - 40;
 const MEMORY_BYTES: usize = BODY_AT + limits::MAX_IO_BYTES;
 
-/// The descriptor of one thread. Only one port of the thread reads from the descriptor at a time;
-/// the other ports wait for their turn.
+/// The descriptor of one thread. Only one port of the thread reads from the descriptor at a time.
+/// The other ports wait for their turn.
 pub(crate) struct Device {
     fd: OwnedFd,
     interrupts: Arc<Interrupts>,
     has_long_set_xattr: bool,
-    /// Whether a port reads, or has got the turn to read and has not run yet.
+    /// Whether a port reads, or has been granted the turn to read and has not run since.
     is_taken: Cell<bool>,
     waiting: RefCell<Vec<Rc<Waiter>>>,
 }
@@ -90,7 +90,7 @@ impl Device {
     }
 
     async fn wait_until_readable(&self) {
-        // The poll is exclusive: a request wakes only one of the waiting threads.
+        // The poll is exclusive, so that a request wakes only one of the threads that wait.
         let events = (libc::EPOLLIN | libc::EPOLLEXCLUSIVE) as u32;
         let entry = opcode::PollAdd::new(types::Fd(self.fd.as_raw_fd()), events).build();
         // SAFETY: the entry points to no memory, and the descriptor lives as long as the worker.
@@ -98,7 +98,7 @@ impl Device {
     }
 }
 
-/// The turn to read. When this value is dropped, the next port gets the turn.
+/// The turn to read from the descriptor. When this value is dropped, the next port gets the turn.
 struct Turn<'a>(&'a Device);
 
 impl Drop for Turn<'_> {
@@ -126,7 +126,7 @@ impl Drop for QueuedWaiter<'_> {
     }
 }
 
-/// A port of `/dev/fuse`: memory for one request at a time.
+/// A port of `/dev/fuse`: the buffers for one request at a time and its reply.
 pub(crate) struct DevicePort {
     device: Rc<Device>,
     request: Buf,
@@ -134,7 +134,7 @@ pub(crate) struct DevicePort {
 }
 
 impl DevicePort {
-    /// Creates a port that uses a thread's descriptor.
+    /// Creates a port that uses the descriptor of `device`.
     pub(crate) fn new(device: Rc<Device>) -> Self {
         Self { device, request: Buf::new(MEMORY_BYTES), reply: Buf::new(MEMORY_BYTES) }
     }
@@ -159,7 +159,7 @@ impl DevicePort {
         }
     }
 
-    /// Parses the message of `len` bytes in the port's memory.
+    /// Parses the message of `len` bytes in the port's request buffer.
     fn received(&self, len: usize) -> DeviceMessage {
         let bytes = self.request.slice(REQUEST_AT..REQUEST_AT + len);
         let is_long = self.device.has_long_set_xattr;

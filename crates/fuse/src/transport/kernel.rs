@@ -1,4 +1,4 @@
-//! The system calls of a FUSE daemon: I/O on the device, mounting and unmounting.
+//! The system calls of a FUSE daemon: I/O on `/dev/fuse`, mounting and unmounting.
 
 use crate::mount_flags::MountFlags;
 use skep_env::Buf;
@@ -32,9 +32,9 @@ pub(crate) fn write(fd: &OwnedFd, buf: &Buf) -> io::Result<()> {
     checked(unsafe { libc::write(fd.as_raw_fd(), buf.as_ptr().cast(), buf.len()) }).map(|_| ())
 }
 
-/// Makes reads of the device return `EAGAIN` instead of waiting.
+/// Makes reads of the descriptor return `EAGAIN` instead of waiting for a request.
 pub(crate) fn set_nonblocking(fd: &OwnedFd) -> io::Result<()> {
-    // SAFETY: plain calls on an open descriptor.
+    // SAFETY: the descriptor is open, and the calls take no pointers.
     let result = unsafe {
         let flags = libc::fcntl(fd.as_raw_fd(), libc::F_GETFL);
         libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, flags | libc::O_NONBLOCK)
@@ -46,7 +46,7 @@ pub(crate) fn set_nonblocking(fd: &OwnedFd) -> io::Result<()> {
 /// the last mount of the file system is unmounted or aborted.
 pub(crate) fn is_connected(fd: &OwnedFd) -> bool {
     let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events: 0, revents: 0 };
-    // SAFETY: one entry, which outlives the call. The call does not wait.
+    // SAFETY: the pointer is to one entry, as the count says, and the entry outlives the call.
     let count = unsafe { libc::poll(&raw mut poll, 1, 0) };
     count >= 0 && poll.revents & libc::POLLERR == 0
 }
@@ -56,7 +56,8 @@ pub(crate) fn open_device() -> io::Result<OwnedFd> {
     Ok(std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse")?.into())
 }
 
-/// Returns another descriptor of the same mount, with a list of requests in flight of its own.
+/// Returns another descriptor of the same mount, for which the kernel has a separate list of
+/// requests in flight.
 pub(crate) fn clone_device(fd: &OwnedFd) -> io::Result<OwnedFd> {
     let clone = open_device()?;
     let source = fd.as_raw_fd() as u32;
@@ -65,8 +66,8 @@ pub(crate) fn clone_device(fd: &OwnedFd) -> io::Result<OwnedFd> {
     checked(result as isize).map(|_| clone)
 }
 
-/// Returns one more than the highest number of a CPU that the kernel may ever use. This is the
-/// number of queues.
+/// Returns one more than the highest number of a CPU that the kernel may ever use. The kernel has
+/// this number of io_uring queues.
 pub(crate) fn possible_cpus() -> u16 {
     let list = std::fs::read_to_string("/sys/devices/system/cpu/possible").unwrap_or_default();
     let last = list.trim().rsplit([',', '-']).next().and_then(|last| last.parse::<u16>().ok());
@@ -75,15 +76,15 @@ pub(crate) fn possible_cpus() -> u16 {
 
 /// Whether this process runs as root and may mount without a helper.
 pub(crate) fn is_root() -> bool {
-    // SAFETY: a plain system call that cannot fail.
+    // SAFETY: the call takes no arguments and cannot fail.
     unsafe { libc::geteuid() == 0 }
 }
 
 /// Makes the kernel offer FUSE over io_uring to new mounts. If the feature is switched off,
-/// switches it on, which only root may do.
+/// switches it on. Only root may do this.
 ///
 /// # Errors
-/// Returns the reason why the kernel does not offer it.
+/// Returns the reason why the kernel does not offer FUSE over io_uring.
 pub(crate) fn allow_uring() -> Result<(), String> {
     let value = std::fs::read_to_string(ENABLE_URING).map_err(|_| {
         "this kernel has no FUSE over io_uring; it needs Linux 6.14 or later".to_owned()
@@ -108,11 +109,11 @@ const PR_SET_IO_FLUSHER: libc::c_int = 57;
 ///
 /// # Hazard: deadlock under memory pressure
 /// Without the mark, an allocation of memory by this thread may wait until dirty pages of this
-/// mount are written back, and only this thread can do that. The mark needs CAP_SYS_RESOURCE. A
-/// mount without this capability may stall if the host runs out of memory while programs write to
-/// mapped files.
+/// mount are written back. But only this thread can write them back. The mark needs
+/// CAP_SYS_RESOURCE. A mount without this capability may stall if the host runs out of memory while
+/// programs write to mapped files.
 pub(crate) fn become_io_flusher() {
-    // SAFETY: a plain system call. If the kernel refuses, nothing changes.
+    // SAFETY: the call takes no pointers. If the kernel refuses it, nothing changes.
     unsafe { libc::prctl(PR_SET_IO_FLUSHER, 1, 0, 0, 0) };
 }
 
@@ -137,7 +138,7 @@ pub(crate) struct MountCall<'a> {
 /// Mounts with `mount(2)`. Returns the descriptor of the device.
 pub(crate) fn mount(call: &MountCall<'_>) -> io::Result<OwnedFd> {
     let fd = open_device()?;
-    // SAFETY: plain system calls that cannot fail.
+    // SAFETY: the calls take no arguments and cannot fail.
     let (uid, gid) = unsafe { (libc::geteuid(), libc::getegid()) };
     let mut options = format!(
         "fd={},rootmode=40000,user_id={uid},group_id={gid},default_permissions,max_read={}",
@@ -167,7 +168,7 @@ pub(crate) fn mount(call: &MountCall<'_>) -> io::Result<OwnedFd> {
 pub(crate) fn remount(mount_point: &Path, flags: MountFlags) -> io::Result<()> {
     let mount_point = c_string(mount_point.as_os_str())?;
     let bits = flags.bits() | libc::MS_REMOUNT;
-    // SAFETY: the strings end with a zero byte and outlive the call, which reads no data.
+    // SAFETY: the strings end with a zero byte and outlive the call. The data pointer may be null.
     let result = unsafe {
         libc::mount(
             c"skep".as_ptr(),
@@ -191,7 +192,8 @@ pub(crate) enum Unmount {
     Abort,
 }
 
-/// Unmounts with `umount2(2)`. Meant for mounts that this process does not serve.
+/// Unmounts with `umount2(2)`. Only for mounts that this process does not serve
+/// ([`unmount_by_program`]).
 pub(crate) fn unmount(mount_point: &Path, how: Unmount) -> io::Result<()> {
     let flags = match how {
         Unmount::IfIdle => 0,
@@ -207,13 +209,13 @@ pub(crate) fn unmount(mount_point: &Path, how: Unmount) -> io::Result<()> {
 /// Unmounts with `umount(8)`, in a process of its own.
 ///
 /// # Hazard: a process that never exits
-/// A process must not unmount its own mount by a system call, since the call waits until the
-/// connection's requests have ended. If the process is killed during the call, the waiting thread
+/// A process must not unmount its own mount by a system call, since the call waits until all
+/// requests of the mount have ended. If the process is killed during the call, the waiting thread
 /// keeps the memory and files of the process alive, including its rings. So the requests never end,
 /// and the thread never ends either.
 pub(crate) fn unmount_by_program(mount_point: &Path, how: Unmount) -> io::Result<()> {
     let mut command = Command::new("umount");
-    // Run no mount helpers (`-i`), and do not resolve the path (`-c`), since that would send
+    // Run no mount helpers (`-i`). Do not resolve the path (`-c`), since resolving it would send
     // requests to the mount.
     command.env("LC_ALL", "C").arg("-i").arg("-c");
     match how {
@@ -224,7 +226,7 @@ pub(crate) fn unmount_by_program(mount_point: &Path, how: Unmount) -> io::Result
     succeeded(&command.arg("--").arg(mount_point).stdin(Stdio::null()).output()?)
 }
 
-/// Returns the result of a program that unmounts, from its exit status and its messages.
+/// Converts the exit status and the messages of a program that unmounts to a result.
 fn succeeded(output: &Output) -> io::Result<()> {
     if output.status.success() {
         return Ok(());
@@ -235,11 +237,11 @@ fn succeeded(output: &Output) -> io::Result<()> {
     Err(io::Error::new(kind, message))
 }
 
-/// Name of the helper program that mounts for ordinary users.
+/// Name of the helper program that mounts for users other than root.
 const FUSERMOUNT: &str = "fusermount3";
 
 fn helper_failed(error: &io::Error) -> io::Error {
-    // A directory of PATH that this user may not enter also gives EACCES.
+    // The result may be EACCES instead of ENOENT if this user may not enter a directory of PATH.
     if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) {
         return io::Error::new(
             error.kind(),
@@ -282,8 +284,8 @@ pub(crate) fn mount_by_helper(call: &MountCall<'_>) -> io::Result<OwnedFd> {
     let output = child.wait_with_output()?;
     if !output.status.success() {
         let message = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-        // Usually udev makes the device accessible to all users. In a container without udev it is
-        // not accessible.
+        // Usually udev makes `/dev/fuse` accessible to all users. In a container without udev, only
+        // root can open it.
         let is_closed = message.contains("/dev/fuse") && message.contains("Permission denied");
         let way_out = if is_closed { " (let root run: chmod 666 /dev/fuse)" } else { "" };
         return Err(io::Error::other(format!("{FUSERMOUNT} failed: {message}{way_out}")));
@@ -313,8 +315,8 @@ fn receive_descriptor(socket: &UnixStream) -> io::Result<OwnedFd> {
     let mut vector = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: 1 };
     // The buffer is aligned for the control header, and has space for one descriptor.
     let mut buffer = [0_u64; 8];
-    // SAFETY: all-zero is a valid `msghdr`, and all memory that it points to outlives the call. The
-    // macros check that a control message is within the space that the kernel filled.
+    // SAFETY: all-zero is a valid `msghdr`, and all memory that it points to outlives the call.
+    // `CMSG_FIRSTHDR` checks that a control message is within the space that the kernel filled.
     let raw = unsafe {
         let mut message = std::mem::zeroed::<libc::msghdr>();
         message.msg_iov = &raw mut vector;
@@ -332,7 +334,7 @@ fn receive_descriptor(socket: &UnixStream) -> io::Result<OwnedFd> {
         }
         std::ptr::read_unaligned(libc::CMSG_DATA(control).cast::<i32>())
     };
-    // SAFETY: the descriptor is new and ours.
+    // SAFETY: the kernel has just created the descriptor for this process, so nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(raw) })
 }
 

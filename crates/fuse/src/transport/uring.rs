@@ -2,13 +2,13 @@
 //! the queue of the CPU on which its caller runs. One command of the daemon both sends a reply and
 //! fetches the next request.
 //!
-//! An entry of a queue is a port: 288 bytes of headers and a payload. Both are registered once, by
-//! address. The headers contain the header of the request or reply at offset 0, the operation's
-//! fixed struct at 128, and the fields of the entry itself at 256. The payload contains the names
-//! and data of a request, or the body of a reply. `FORGET` and `INTERRUPT` still arrive through
-//! `/dev/fuse` (`control`).
+//! An entry of a queue is a port: 288 bytes of headers and a payload. The port registers the
+//! addresses of both with the kernel once. The headers contain the header of the request or reply
+//! at offset 0, the operation's fixed struct at 128, and the fields of the entry itself at 256. The
+//! payload contains the names and data of a request, or the body of a reply. `FORGET` and
+//! `INTERRUPT` still arrive through `/dev/fuse` (`control`).
 //!
-//! The kernel sends no request before the queue of every possible CPU has an entry.
+//! The kernel sends no request until the queue of every possible CPU has an entry.
 
 use crate::abi::{self, InHeader, OutHeader};
 use crate::limits;
@@ -48,7 +48,8 @@ pub(crate) struct UringPort {
 }
 
 impl UringPort {
-    /// Creates an entry for the queue of a CPU. Its first exchange registers it with the kernel.
+    /// Creates an entry for the queue of a CPU. The first exchange of the port registers the entry
+    /// with the kernel.
     pub(crate) fn new(fd: Arc<OwnedFd>, queue: u16) -> Self {
         let header = Buf::new(HEADER_BYTES);
         let payload = Buf::new(limits::MAX_IO_BYTES);

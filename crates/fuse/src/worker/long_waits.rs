@@ -1,19 +1,19 @@
-//! Log lines about requests of the kernel that have not been answered for a long time, so that the
-//! log of a mount explains a program that hangs.
+//! Log lines about requests of the kernel that have had no reply for a long time, so that the log
+//! of a mount explains a program that hangs.
 //!
 //! Owns the decision when a line is due, and its text. Does not own the list of requests under way
 //! (`worker.rs`), nor the line about a slow request after its end (`meter.rs`). Requests that wait
-//! for file locks are not counted: their purpose is to wait.
+//! for file locks cause no lines, since their purpose is to wait.
 
 use skep_types::InodeId;
 use std::time::Duration;
 
-/// Time without a reply after which a request is worth a line.
+/// Time without a reply after which the mount logs a request.
 const WORTH_A_LINE: Duration = Duration::from_secs(5);
-/// Interval of the lines while requests keep waiting.
+/// Interval of the log lines while requests still wait.
 const REPEAT: Duration = Duration::from_secs(60);
 
-/// A request that the mount has not answered yet.
+/// A request to which the mount has not replied yet.
 #[derive(Clone, Debug)]
 pub(super) struct UnansweredRequest {
     /// Name of the operation, such as `open`.
@@ -24,7 +24,7 @@ pub(super) struct UnansweredRequest {
     pub(super) age: Duration,
 }
 
-/// The lines that one worker has logged.
+/// State of the log lines of one worker.
 #[derive(Debug, Default)]
 pub(super) struct LongWaits {
     /// Time of the last line about requests that wait. `None` means that the last line reported
@@ -33,8 +33,8 @@ pub(super) struct LongWaits {
 }
 
 impl LongWaits {
-    /// Returns the line that is due at `now`, if any. `unanswered` has all requests under way, in
-    /// any order, without the requests that wait for locks.
+    /// Returns the line that is due at `now`, if any. `unanswered` has all requests in flight
+    /// except for those that wait for locks, in any order.
     pub(super) fn line(
         &mut self,
         unanswered: &[UnansweredRequest],

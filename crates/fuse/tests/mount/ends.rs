@@ -1,4 +1,4 @@
-//! How mounts and waiting callers end: by unmount, by signal, and by kill.
+//! How mounts end, and programs that wait for a mount: by unmount, by signal, and by kill.
 
 use crate::harness::{Mounted, is_mounted, wait_until};
 use crate::{Test, mounted};
@@ -8,21 +8,21 @@ use std::path::Path;
 use std::process::{Child, Command};
 
 pub(crate) const TESTS: &[Test] = &[
-    ("an_unmount_from_outside_ends_the_server", an_unmount_from_outside_ends_the_server),
-    ("a_signal_unmounts", a_signal_unmounts),
-    ("a_busy_mount_is_detached", a_busy_mount_is_detached),
-    ("a_dead_mount_is_replaced", a_dead_mount_is_replaced),
-    ("a_mounted_directory_is_refused", a_mounted_directory_is_refused),
+    ("unmount_by_another_program_ends_the_server", unmount_by_another_program_ends_the_server),
+    ("termination_signal_unmounts_the_file_system", termination_signal_unmounts_the_file_system),
+    ("signal_detaches_a_mount_with_open_files", signal_detaches_a_mount_with_open_files),
+    ("mount_replaces_a_dead_mount", mount_replaces_a_dead_mount),
+    ("mount_refuses_a_mounted_directory", mount_refuses_a_mounted_directory),
     ("a_caller_that_waits_can_be_killed", a_caller_that_waits_can_be_killed),
     (
-        "a_signal_that_does_not_kill_interrupts_nothing",
-        a_signal_that_does_not_kill_interrupts_nothing,
+        "signal_that_does_not_kill_interrupts_no_creation",
+        signal_that_does_not_kill_interrupts_no_creation,
     ),
     ("auto_uses_the_best_transport", auto_uses_the_best_transport),
-    ("unmount_during_the_start_is_no_failure", unmount_during_the_start_is_no_failure),
+    ("unmount_during_the_start_is_not_a_failure", unmount_during_the_start_is_not_a_failure),
 ];
 
-fn an_unmount_from_outside_ends_the_server(transport: &str) {
+fn unmount_by_another_program_ends_the_server(transport: &str) {
     let mut it = mounted(transport);
     fs::write(it.join("file"), "x").unwrap();
     assert!(Command::new("umount").arg(&it.path).status().unwrap().success());
@@ -30,16 +30,16 @@ fn an_unmount_from_outside_ends_the_server(transport: &str) {
     assert!(!is_mounted(&it.path));
 }
 
-/// One worker may serve requests while another one has not reported yet that it is ready. An
-/// unmount at that moment must not count as a transport that the kernel has refused.
-fn unmount_during_the_start_is_no_failure(transport: &str) {
+/// One worker may serve requests while another worker has not reported yet that it is ready. An
+/// unmount at that moment must not count as a refusal of the transport by the kernel.
+fn unmount_during_the_start_is_not_a_failure(transport: &str) {
     for _ in 0..10 {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path();
         let mut it = std::thread::scope(|scope| {
             let start = scope.spawn(|| Mounted::start(transport, path));
             wait_until("the directory is mounted", || is_mounted(path));
-            // Waits until a worker serves the request.
+            // Returns when a worker has served the request.
             fs::read_dir(path).unwrap();
             assert!(Command::new("umount").arg(path).status().unwrap().success());
             start.join().unwrap().expect("the server reports that the mount was ready")
@@ -49,7 +49,7 @@ fn unmount_during_the_start_is_no_failure(transport: &str) {
     }
 }
 
-fn a_signal_unmounts(transport: &str) {
+fn termination_signal_unmounts_the_file_system(transport: &str) {
     for signal in [libc::SIGTERM, libc::SIGINT] {
         let mut it = mounted(transport);
         fs::write(it.join("file"), "x").unwrap();
@@ -59,7 +59,7 @@ fn a_signal_unmounts(transport: &str) {
     }
 }
 
-fn a_busy_mount_is_detached(transport: &str) {
+fn signal_detaches_a_mount_with_open_files(transport: &str) {
     let mut it = mounted(transport);
     let mut file = File::create(it.join("file")).unwrap();
     it.signal(libc::SIGTERM);
@@ -69,7 +69,7 @@ fn a_busy_mount_is_detached(transport: &str) {
     assert!(it.end().success());
 }
 
-fn a_dead_mount_is_replaced(transport: &str) {
+fn mount_replaces_a_dead_mount(transport: &str) {
     let directory = tempfile::tempdir().unwrap();
     let mut first = Mounted::start(transport, directory.path()).unwrap();
     fs::write(first.join("file"), "x").unwrap();
@@ -86,7 +86,7 @@ fn a_dead_mount_is_replaced(transport: &str) {
     assert!(!is_mounted(&second.path), "no other mount is left below it");
 }
 
-fn a_mounted_directory_is_refused(transport: &str) {
+fn mount_refuses_a_mounted_directory(transport: &str) {
     let it = mounted(transport);
     let message = Mounted::start(transport, &it.path).err().unwrap();
     assert!(message.contains("is mounted already"), "{message}");
@@ -105,7 +105,8 @@ fn wait_until_blocked(child: &Child) {
     });
 }
 
-/// Returns the number of open handles and the number of creations that wait.
+/// Returns the number of open handles in the file system in memory, and the number of creations
+/// that wait.
 fn inside(path: &Path) -> (u64, u64) {
     let path = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
     // SAFETY: the string ends with a zero byte, and all-zero is a valid `statvfs` to overwrite.
@@ -119,8 +120,8 @@ fn inside(path: &Path) -> (u64, u64) {
 /// Semantics 4.1.
 fn a_caller_that_waits_can_be_killed(transport: &str) {
     let it = mounted(transport);
-    // Two rounds of 40 callers. Each worker has 16 slots, so on a machine with up to two workers
-    // the second round needs the slots of killed callers.
+    // Start two rounds of 40 callers. Each worker has 16 slots. So on a machine with up to two
+    // workers, the callers of the second round need the slots of the callers killed in the first.
     for _ in 0..2 {
         let mut callers: Vec<_> =
             (0..40).map(|i| start("stat", &it.join(&format!("never-{i}")))).collect();
@@ -141,9 +142,9 @@ fn a_caller_that_waits_can_be_killed(transport: &str) {
 }
 
 /// Semantics 4.4.
-fn a_signal_that_does_not_kill_interrupts_nothing(transport: &str) {
+fn signal_that_does_not_kill_interrupts_no_creation(transport: &str) {
     let it = mounted(transport);
-    // The creation has a directory of its own, since the kernel locks the directory during the
+    // Create the file in a separate directory, since the kernel locks the directory during the
     // creation.
     fs::create_dir(it.join("d")).unwrap();
     let mut creating = Command::new("sh")
@@ -154,8 +155,8 @@ fn a_signal_that_does_not_kill_interrupts_nothing(transport: &str) {
         .spawn()
         .unwrap();
     wait_until("the creation has begun", || inside(&it.path).1 == 1);
-    // SAFETY: a plain system call. The test has not waited for the child yet, so the id is still
-    // the child's.
+    // SAFETY: the call takes no pointers. The test has not waited for the child yet, so the id is
+    // still the child's.
     assert_eq!(unsafe { libc::kill(creating.id() as i32, libc::SIGUSR1) }, 0);
     fs::write(it.join("go"), "").unwrap();
     assert!(creating.wait().unwrap().success());

@@ -1,4 +1,4 @@
-//! Mounts the in-memory file system in a separate process, and unmounts it also if the test fails.
+//! Mounts the file system in memory by a separate process, and unmounts it even if the test fails.
 
 use crate::memory::Memory;
 use skep_fuse::{MountFlags, RequestOptions, ServeOptions, serve};
@@ -11,7 +11,7 @@ const SERVE: &str = "SKEP_SERVE_IN_MEMORY";
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Serves a mount and returns the exit code, if [`Mounted::start`] started this process. The
-/// environment variable then has the form `transport:mount point`.
+/// environment variable `SERVE` then has the form `transport:mount point`.
 pub(crate) fn serve_if_asked() -> Option<i32> {
     let asked = std::env::var(SERVE).ok()?;
     let (transport, mount_point) = asked.split_once(':').unwrap();
@@ -75,7 +75,8 @@ impl Mounted {
         it
     }
 
-    /// Mounts the file system on a directory. If this fails, returns the server's message.
+    /// Mounts the file system on a directory. If the mount fails, returns the server's error
+    /// message.
     pub(crate) fn start(transport: &str, path: &Path) -> Result<Self, String> {
         let mut server = Command::new(std::env::current_exe().unwrap())
             .env(SERVE, format!("{transport}:{}", path.display()))
@@ -103,12 +104,12 @@ impl Mounted {
     }
 
     pub(crate) fn signal(&self, signal: i32) {
-        // SAFETY: a plain system call. The test has not waited for the child yet, so the id is
-        // still the child's.
+        // SAFETY: the call takes no pointers. The test has not waited for the child yet, so the id
+        // is still the child's.
         assert_eq!(unsafe { libc::kill(self.server.id() as i32, signal) }, 0);
     }
 
-    /// Waits until the server exits.
+    /// Waits until the server process exits.
     pub(crate) fn end(&mut self) -> ExitStatus {
         let mut status = None;
         wait_until("the server ends", || {

@@ -1,4 +1,4 @@
-//! Waits for locks: how they end, and that they do not block other requests.
+//! Requests that wait for locks: how their waits end, and that they do not block other requests.
 
 use crate::harness::wait_until;
 use crate::{Test, mounted};
@@ -10,9 +10,12 @@ use std::time::{Duration, Instant};
 
 pub(crate) const TESTS: &[Test] = &[
     ("a_wait_for_a_lock_ends_with_a_signal", a_wait_for_a_lock_ends_with_a_signal),
-    ("lock_waits_leave_requests_for_others", lock_waits_leave_requests_for_others),
-    ("an_unlock_behind_many_waits_is_served", an_unlock_behind_many_waits_is_served),
-    ("a_killed_waiter_ends_without_the_lock", a_killed_waiter_ends_without_the_lock),
+    ("lock_waits_do_not_block_other_requests", lock_waits_do_not_block_other_requests),
+    (
+        "unlock_queued_behind_many_lock_waits_is_served",
+        unlock_queued_behind_many_lock_waits_is_served,
+    ),
+    ("killed_lock_waiter_exits_without_the_lock", killed_lock_waiter_exits_without_the_lock),
 ];
 
 /// A program that waits for a lock of `flock` and then for a lock of `fcntl`, each until a signal
@@ -71,8 +74,8 @@ fn a_wait_for_a_lock_ends_with_a_signal(transport: &str) {
         let mut end_a_wait = || {
             wait_until_blocked(&child, call);
             let sent_at = Instant::now();
-            // SAFETY: a plain system call. The test has not waited for the child yet, so the id is
-            // still the child's.
+            // SAFETY: the call takes no pointers. The test has not waited for the child yet, so the
+            // id is still the child's.
             assert_eq!(unsafe { libc::kill(child.id() as i32, libc::SIGUSR1) }, 0);
             assert_eq!(ended.next().unwrap().unwrap(), "interrupted");
             sent_at.elapsed()
@@ -89,9 +92,9 @@ fn locking(path: &Path) -> Child {
     Command::new("flock").arg(path).arg("true").stderr(Stdio::null()).spawn().unwrap()
 }
 
-fn lock_waits_leave_requests_for_others(transport: &str) {
+fn lock_waits_do_not_block_other_requests(transport: &str) {
     let it = mounted(transport);
-    // There are two rounds, so that the second round uses slots of the first one again.
+    // The requests of the second round reuse slots of the first round.
     for round in 0..2 {
         let file = File::create(it.join("file")).unwrap();
         file.lock().unwrap();
@@ -104,8 +107,8 @@ fn lock_waits_leave_requests_for_others(transport: &str) {
     }
 }
 
-/// A program in which many threads wait for a lock on one CPU. Then another thread releases the
-/// lock. Each thread that gets the lock releases it again.
+/// A program whose threads all run on one CPU. Many threads wait for a lock, then another thread
+/// releases the lock. Each thread that gets the lock releases it again.
 const QUEUEING: &str = "
 import fcntl, os, sys, threading, time
 os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
@@ -134,9 +137,9 @@ for thread in threads:
     thread.join()
 ";
 
-/// Regression test: the kernel left the unlock in its queue, since new slots got only requests that
-/// arrived after the slots.
-fn an_unlock_behind_many_waits_is_served(transport: &str) {
+/// Regression test: the kernel left the unlock in its queue, since a new slot got only requests
+/// that arrived after the registration of the slot.
+fn unlock_queued_behind_many_lock_waits_is_served(transport: &str) {
     let it = mounted(transport);
     File::create(it.join("file")).unwrap();
     let mut child = Command::new("python3")
@@ -149,7 +152,8 @@ fn an_unlock_behind_many_waits_is_served(transport: &str) {
         .unwrap();
     let mut output = BufReader::new(child.stdout.take().unwrap()).lines();
     assert_eq!(output.next().unwrap().unwrap(), "ready");
-    // The server is suspended, so that all requests are in the queue before it reads the first one.
+    // Suspend the server, so that all requests are in the queue before the server reads the first
+    // one.
     it.signal(libc::SIGSTOP);
     writeln!(child.stdin.take().unwrap(), "go").unwrap();
     assert_eq!(output.next().unwrap().unwrap(), "queued");
@@ -158,7 +162,7 @@ fn an_unlock_behind_many_waits_is_served(transport: &str) {
     assert!(child.wait().unwrap().success());
 }
 
-fn a_killed_waiter_ends_without_the_lock(transport: &str) {
+fn killed_lock_waiter_exits_without_the_lock(transport: &str) {
     let it = mounted(transport);
     let file = File::create(it.join("file")).unwrap();
     file.lock().unwrap();

@@ -1,8 +1,8 @@
 //! Tests of an in-memory file system behind real mounts, with both transports.
 //!
-//! The server is a second process of this program, since a test could not kill a server in its own
-//! process. So the program has a main function of its own, which runs the tests. With an argument,
-//! it runs only the tests whose names contain the argument.
+//! The server of a mount is a second process of this program, since a test could not kill a server
+//! in its own process. So the program has its own main function, which runs the tests. With an
+//! argument, the main function runs only the tests whose names contain the argument.
 
 // In a test an unwrap is an assertion. Clippy recognises tests only if the usual test harness runs
 // them.

@@ -1,7 +1,7 @@
 //! An in-memory file system to mount, as simple as possible, with one lock for all its state.
 //!
-//! Some names are special: they wait, as on a dead server. Looking up `never...` waits for ever.
-//! Creating `slow` waits until a file `go` exists in the root directory.
+//! Operations on some names wait, as on a dead server. A lookup of `never...` waits for ever. A
+//! creation of `slow` waits until a file `go` exists in the root directory.
 
 mod attributes;
 mod data;
@@ -29,8 +29,9 @@ struct Node {
     locks: Vec<(Owner, FileLock)>,
 }
 
-/// Extended attribute of a file that other mounts have open too. Each read of such a file stores
-/// the number of reads in its first four bytes, as if another mount had written it.
+/// Extended attribute that marks a file as shared with other mounts. Each read of a shared file
+/// stores the number of reads in the first four bytes of the file, as if another mount had written
+/// there.
 pub(crate) const SHARED: &str = "user.shared";
 
 impl Node {
@@ -39,7 +40,7 @@ impl Node {
     }
 }
 
-/// Kind of the lock, and the kernel's number of the lock's owner.
+/// Owner of a lock: the kind of the lock, and the kernel's number of its owner.
 type Owner = (LockKind, u64);
 
 #[derive(Default)]
@@ -48,7 +49,7 @@ struct Tree {
     handles: HashMap<u64, InodeId>,
     synced: HashSet<HandleId>,
     next: u64,
-    /// Number of creations of `slow` that wait.
+    /// Number of waiting creations of `slow`.
     waiting: u64,
 }
 

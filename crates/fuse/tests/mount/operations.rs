@@ -14,14 +14,14 @@ use std::path::Path;
 use std::process::Command;
 
 pub(crate) const TESTS: &[Test] = &[
-    ("files_keep_what_is_written", files_keep_what_is_written),
+    ("reads_return_the_written_bytes", reads_return_the_written_bytes),
     (
         "changes_through_synchronous_handles_are_synced",
         changes_through_synchronous_handles_are_synced,
     ),
     ("holes_take_no_space", holes_take_no_space),
     ("direct_io_is_served", direct_io_is_served),
-    ("mapped_memory_reaches_the_file", mapped_memory_reaches_the_file),
+    ("writes_to_mapped_memory_reach_the_file", writes_to_mapped_memory_reach_the_file),
     ("unlinked_files_live_while_open", unlinked_files_live_while_open),
     ("names_are_made_renamed_and_removed", names_are_made_renamed_and_removed),
     (
@@ -29,12 +29,12 @@ pub(crate) const TESTS: &[Test] = &[
         kernel_drops_pages_of_shared_files_before_each_read,
     ),
     ("special_files_are_made", special_files_are_made),
-    ("large_directories_are_listed_whole", large_directories_are_listed_whole),
+    ("large_directory_is_listed_completely", large_directory_is_listed_completely),
     ("attributes_are_changed", attributes_are_changed),
     ("writing_clears_set_user_id", writing_clears_set_user_id),
     ("extended_attributes_are_stored", extended_attributes_are_stored),
-    ("an_attribute_shows_the_transport", an_attribute_shows_the_transport),
-    ("many_threads_work_at_once", many_threads_work_at_once),
+    ("extended_attribute_shows_the_transport", extended_attribute_shows_the_transport),
+    ("many_threads_use_the_mount_at_once", many_threads_use_the_mount_at_once),
 ];
 
 fn errno(result: std::io::Result<impl Sized>) -> i32 {
@@ -45,7 +45,7 @@ fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 31 + i / 4096) as u8).collect()
 }
 
-fn files_keep_what_is_written(transport: &str) {
+fn reads_return_the_written_bytes(transport: &str) {
     let it = mounted(transport);
     let path = it.join("file");
     for len in [0, 1, 4095, 4096, 4097, 1 << 20, (1 << 20) + 1, 5_000_000] {
@@ -74,8 +74,8 @@ fn files_keep_what_is_written(transport: &str) {
     assert_eq!(fs::read(&path).unwrap()[..4], *b"near");
 }
 
-/// The kernel sends the flags of a handle with writes only, so the daemon must remember them for
-/// other changes.
+/// The kernel sends the flags of a handle with writes only, so the daemon must store them for other
+/// changes.
 fn changes_through_synchronous_handles_are_synced(transport: &str) {
     let it = mounted(transport);
     let path = it.join("file");
@@ -124,8 +124,8 @@ fn changes_through_synchronous_handles_are_synced(transport: &str) {
     assert!(syncs(Path::new(&named)) > 0);
 }
 
-/// The space of a file with holes may change with each write. So the kernel must not use the number
-/// of blocks from an earlier lookup or change of length.
+/// Each write may change the allocation of a file with holes. So the kernel must not use the number
+/// of blocks from an earlier lookup or change of size.
 fn holes_take_no_space(transport: &str) {
     let it = mounted(transport);
     let path = it.join("file");
@@ -160,8 +160,7 @@ fn direct_io_is_served(transport: &str) {
     assert!(got == bytes);
     assert_eq!(file.read_at(&mut got, (3 << 20) - 100).unwrap(), 100);
     assert_eq!(file.read_at(&mut got, 3 << 20).unwrap(), 0);
-    // The kernel has the parts of a large direct write in flight together, even if the write
-    // appends.
+    // The kernel sends the parts of a large direct write in parallel, even if the write appends.
     let mut options = OpenOptions::new();
     let mut file =
         options.append(true).custom_flags(libc::O_DIRECT).open(it.join("direct")).unwrap();
@@ -169,7 +168,7 @@ fn direct_io_is_served(transport: &str) {
     assert!(fs::read(it.join("direct")).unwrap() == [&bytes[..], &bytes[..]].concat());
 }
 
-fn mapped_memory_reaches_the_file(transport: &str) {
+fn writes_to_mapped_memory_reach_the_file(transport: &str) {
     let it = mounted(transport);
     let path = it.join("mapped");
     fs::write(&path, pattern(100_000)).unwrap();
@@ -194,8 +193,8 @@ fn mapped_memory_reaches_the_file(transport: &str) {
     );
 }
 
-/// The processor on which a program runs decides which worker serves it. So this test reads on each
-/// processor in turn.
+/// The CPU on which a program runs decides which worker serves its requests. So this test reads on
+/// each CPU in turn.
 fn kernel_drops_pages_of_shared_files_before_each_read(transport: &str) {
     let it = mounted(transport);
     let path = it.join("file");
@@ -296,7 +295,7 @@ fn special_files_are_made(transport: &str) {
     drop(listener);
 }
 
-fn large_directories_are_listed_whole(transport: &str) {
+fn large_directory_is_listed_completely(transport: &str) {
     const COUNT: usize = 10_000;
     let it = mounted(transport);
     let directory = it.join("many");
@@ -311,8 +310,8 @@ fn large_directories_are_listed_whole(transport: &str) {
     let got = names();
     assert_eq!(got.len(), COUNT);
     assert_eq!(got.iter().collect::<HashSet<_>>().len(), COUNT, "no name twice");
-    // Read the attributes too: some come with the listing, and the kernel requests the others one
-    // by one.
+    // Read the attributes too. The listing contains the attributes of some entries, and the kernel
+    // requests those of the other entries one by one.
     for entry in fs::read_dir(&directory).unwrap() {
         let entry = entry.unwrap();
         assert!(entry.metadata().unwrap().is_file());
@@ -373,8 +372,8 @@ fn writing_clears_set_user_id(transport: &str) {
         assert!(command.status().unwrap().success(), "{script}");
     };
     for script in ["echo y >> \"$1\"", "echo y > \"$1\"", "truncate -s 0 \"$1\""] {
-        // Two rounds: a worker's cache from the first round must be invalid after the bits are set
-        // again.
+        // Run two rounds, because a worker's cache from the first round must be invalid after the
+        // test sets the bits again.
         for _ in 0..2 {
             fs::set_permissions(&path, fs::Permissions::from_mode(0o6777)).unwrap();
             as_nobody(script);
@@ -440,14 +439,14 @@ fn extended_attributes_are_stored(transport: &str) {
     assert_eq!(set_xattr(&path, "system.x", b"1", 0), Err(libc::EOPNOTSUPP));
 }
 
-fn an_attribute_shows_the_transport(transport: &str) {
+fn extended_attribute_shows_the_transport(transport: &str) {
     let it = mounted(transport);
     let mut buffer = [0; 64];
     let len = xattr(&it.path, skep_fuse::TRANSPORT_XATTR, &mut buffer).unwrap();
     assert_eq!(buffer[..len], *transport.as_bytes());
 }
 
-fn many_threads_work_at_once(transport: &str) {
+fn many_threads_use_the_mount_at_once(transport: &str) {
     const THREADS: usize = 8;
     let it = mounted(transport);
     std::thread::scope(|scope| {

@@ -24,7 +24,7 @@ impl Locks for Memory {
         0
     }
 
-    /// Locks whole files only.
+    /// Ignores the byte range of `lock`, and locks the whole file.
     async fn set_lock(&self, handle: HandleId, lock: FileLock, _: u64) -> Result<LockOutcome> {
         let owner = owner_of(handle, &lock);
         self.with(|tree| {
