@@ -1,9 +1,9 @@
-//! The contents of a log in memory, and the order that its records must keep.
+//! The contents of a log in memory, and the required order of its records.
 //!
 //! # Order
 //! Indexes rise by one, and terms never fall. Records that would break this order are refused
-//! before they are written: the next start would refuse the whole file. Does not own the file
-//! ([`crate::log_file`]).
+//! before they are written, because the next start would refuse the whole file. Does not own the
+//! file ([`crate::log_file`]).
 
 use skep_format::consensus::{LogEntry, LogPosition, LogRecord, VoteRecord};
 use skep_format::log::Record;
@@ -39,20 +39,20 @@ impl Contents {
         Ok(())
     }
 
-    /// Returns the position of the last entry, also if it was removed.
+    /// Returns the position of the last entry, even if the entry was removed.
     pub(crate) fn last(&self) -> Option<LogPosition> {
         self.entries.back().map(|entry| entry.position).or(self.removed)
     }
 
-    /// Returns the position of an entry. `None` means that the log does not have this entry, or
-    /// has removed it together with a later one.
+    /// Returns the position of an entry. `None` means that the log does not have this entry, or has
+    /// removed it together with a later entry.
     pub(crate) fn position_at(&self, index: u64) -> Option<LogPosition> {
         let at = self.entries.partition_point(|entry| entry.position.index < index);
         let entry = self.entries.get(at).map(|entry| entry.position);
         entry.into_iter().chain(self.removed).find(|position| position.index == index)
     }
 
-    /// Checks that records may be written: each of them can be applied after the records before it.
+    /// Checks that each of `records` can be applied after the records before it.
     pub(crate) fn check(&self, records: &[LogRecord]) -> Result<()> {
         let mut last = self.last();
         // Positions of the entries that the records append.
@@ -98,7 +98,7 @@ pub(crate) fn check_follows(last: Option<LogPosition>, next: LogPosition) -> Res
     Err(Error::new(ErrorCode::Corrupt, what))
 }
 
-/// Returns the contents of the log after all records of its file.
+/// Returns the contents of the log that result from all records of its file.
 pub(crate) fn contents_of(records: &[Record]) -> Result<Contents> {
     if records.is_empty() {
         let what = "the first record is damaged; remove this member and add it with a new id";

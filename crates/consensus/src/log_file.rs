@@ -1,18 +1,18 @@
 //! The file `raft-log`: the vote of a member and its part of the replicated log.
 //!
 //! Owns the durability and order of votes, entries and truncations. All of the log is also in
-//! memory, since management keeps at most some thousand entries. Does not own the rules of Raft.
+//! memory, because management has at most some thousand entries. Does not own the rules of Raft.
 //!
 //! # Crash rule
 //! Every write is synced before the next one begins, and before the member sends a reply. So a
-//! crash can tear only the records of the last write, to which the member has not replied: the
-//! next start truncates them. A start also writes the records of the last write again: if its sync
-//! failed, the page cache may have them although the disk does not. Removed entries leave the file
-//! when it is replaced as a whole.
+//! crash can tear only the records of the last write, to which the member has not replied. The next
+//! start truncates torn records. A start also writes the records of the last write again. If the
+//! sync of that write failed, the page cache may have the records although the disk does not.
+//! Removed entries leave the file when the file is replaced as a whole.
 //!
-//! After a failed write the file refuses all further writes, and the process must end. So that a
-//! full disk does not end it, the file reserves space ahead ([`LogFile::reserve`]). A member
-//! proposes no command without this space.
+//! After a failed write the file refuses all further writes, and the process must end. The member
+//! reserves space for the file ahead ([`LogFile::reserve`]), so that a full disk does not end the
+//! process. A member proposes no command without this space.
 
 use crate::limits::{MIN_RESERVE_BYTES, RESERVE_BYTES};
 use crate::log_contents::{Contents, contents_of};
@@ -31,7 +31,7 @@ use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// Name of the file.
+/// Name of the log file in the member's directory.
 pub(crate) const LOG_FILE: &str = "raft-log";
 
 /// The open log of one member.
@@ -44,19 +44,19 @@ pub(crate) struct LogFile {
     end: u64,
     last: Lsn,
     contents: Contents,
-    /// Offset up to which the file has space on the disk.
+    /// Offset up to which disk space is reserved for the file.
     reserved: u64,
     has_failed: bool,
 }
 
-/// The entries of a log, as another process reads them.
+/// The entries of a log, as read by a process that does not run the member.
 #[derive(Debug)]
 pub(crate) struct LogContents {
     /// The member to which the log belongs.
     pub(crate) member: u64,
     /// Position of the last removed entry.
     pub(crate) removed: Option<LogPosition>,
-    /// The entries after it.
+    /// The entries after `removed`.
     pub(crate) entries: Vec<LogEntry>,
 }
 
@@ -72,7 +72,8 @@ impl LogFile {
     /// Creates the empty log of a new member.
     ///
     /// # Errors
-    /// - `Configuration` if the directory has a log already: a new log would lack its votes.
+    /// - `Configuration` if the directory has a log already, because a new log would lack the votes
+    ///   in it.
     /// - Errors of the file system.
     pub(crate) fn create(directory: &Path, cluster: ClusterId, member: u64) -> Result<()> {
         Self::create_after(directory, (cluster, member), &Contents::default())
@@ -118,12 +119,11 @@ impl LogFile {
         replace_atomically(&path, &file)
     }
 
-    /// Reads the entries after `after` in the log of a directory, without a change. Another process
-    /// may append to the log meanwhile.
+    /// Reads the entries in the log of a directory, and changes nothing. Another process may append
+    /// to the log meanwhile.
     ///
     /// # Errors
-    /// - `Corrupt` with the file if it is missing or damaged, or if entries after `after` are
-    ///   missing.
+    /// - `Corrupt` with the path of the file if the file is damaged.
     /// - Errors of the file system.
     pub(crate) fn read(directory: &Path, cluster: ClusterId) -> Result<LogContents> {
         let path = directory.join(LOG_FILE);
@@ -139,7 +139,8 @@ impl LogFile {
     /// Opens the log of a member.
     ///
     /// # Errors
-    /// - `Corrupt` with the file if it is missing, and with the offset if synced bytes are damaged.
+    /// - `Corrupt` with the path of the file if it is missing, and with the offset if synced bytes
+    ///   are damaged.
     /// - `Configuration` if the log belongs to another cluster or member.
     /// - Errors of the file system.
     pub(crate) fn open(directory: &Path, cluster: ClusterId, member: u64) -> Result<Self> {
@@ -177,12 +178,12 @@ impl LogFile {
             has_failed: false,
         };
         log.trust_end(bytes.len(), &bytes[end - length..end])?;
-        // Without space, commands are refused later.
+        // If the reservation fails, the member refuses commands later.
         let _ = log.reserve();
         Ok(log)
     }
 
-    /// Truncates what a crash tore, and writes the records of the last write again.
+    /// Truncates records that a crash tore, and writes the records of the last write again.
     fn trust_end(&mut self, len: usize, last_write: &[u8]) -> Result<()> {
         if self.end < len as u64 {
             tracing::warn!(
@@ -198,11 +199,12 @@ impl LogFile {
             .map_err(|error| cannot("write the last records again in", &self.path, error))
     }
 
-    /// Compares the log with the end of the snapshot at a start, and removes the entries that the
-    /// snapshot replaces if a crash has left a gap between both.
+    /// Compares the log with the end of the snapshot at a start. If a crash left a log that ends
+    /// before the snapshot, removes the entries that the snapshot replaces.
     ///
     /// # Errors
-    /// - `Corrupt` with the file if entries are missing between both, or if both differ.
+    /// - `Corrupt` with the path of the log if entries between log and snapshot are missing, or if
+    ///   log and snapshot differ.
     /// - `DeviceFailed` if the removal fails.
     pub(crate) fn join_snapshot(&mut self, snapshot: Option<LogPosition>) -> Result<()> {
         let (removed, last) = (self.removed(), self.last());
@@ -222,8 +224,8 @@ impl LogFile {
             )));
         }
         if last.is_none_or(|last| last.index < snapshot.index) {
-            // The member ended after it had stored a snapshot of the leader, before the log
-            // followed. The entries in the log need not be those in the snapshot.
+            // The member ended after it had stored a snapshot of the leader and before it updated
+            // the log. The entries in the log need not be the entries in the snapshot.
             self.remove_up_to(snapshot)?;
         }
         Ok(())
@@ -248,12 +250,12 @@ impl LogFile {
         self.contents.removed
     }
 
-    /// Returns the position of the last entry, also if it was removed.
+    /// Returns the position of the last entry, even if the entry was removed.
     pub(crate) fn last(&self) -> Option<LogPosition> {
         self.contents.last()
     }
 
-    /// Returns the entries with an index from `from` to below `end` that the log has.
+    /// Returns the entries of the log with an index from `from` to below `end`.
     pub(crate) fn entries(&self, from: u64, end: u64) -> impl Iterator<Item = &LogEntry> {
         let all = &self.contents.entries;
         let begin = all.partition_point(|entry| entry.position.index < from);
@@ -263,7 +265,7 @@ impl LogFile {
     /// Stores records durably, and applies them.
     ///
     /// # Errors
-    /// - `DeviceFailed` if this write or an earlier one failed. The member must end then.
+    /// - `DeviceFailed` if this write or an earlier one failed. The member must then end.
     /// - `TooLarge` if an entry is longer than a record may be. Nothing is written.
     /// - `Corrupt` if the records are out of order. Nothing is written.
     pub(crate) fn write(&mut self, records: Vec<LogRecord>) -> Result<()> {
@@ -280,7 +282,7 @@ impl LogFile {
             last = next(last);
             let payload = record.to_bytes();
             let owner = owner(self.cluster);
-            // The epoch stays zero: the term is part of each entry.
+            // The epoch of the record stays zero, because each entry contains its term.
             bytes.extend(encode_record(owner, Epoch::default(), last, synced, &payload)?);
         }
         let written = self.file.write_all_at(&bytes, self.end);
@@ -296,7 +298,7 @@ impl LogFile {
     /// Removes all entries up to `position`, whose effects a durable snapshot contains.
     ///
     /// # Errors
-    /// - `DeviceFailed` if this write or an earlier one failed. The member must end then.
+    /// - `DeviceFailed` if this write or an earlier one failed. The member must then end.
     pub(crate) fn remove_up_to(&mut self, position: LogPosition) -> Result<()> {
         if self.has_failed {
             return Err(self.failed("a write failed before"));
@@ -312,7 +314,7 @@ impl LogFile {
         let bytes = whole_file(self.cluster, self.member, first, &left)?;
         let replaced = replace_atomically(&self.path, &bytes).and_then(|()| open_file(&self.path));
         match replaced {
-            // The old file still has its name. Its entries are removed at a later time.
+            // The path still leads to the old file. A later call removes its entries.
             Err(error) if error.code() == ErrorCode::NoSpace && self.has_name() => {
                 tracing::warn!("{}: entries stay in the log: {error}", self.path.display());
                 Ok(())
@@ -323,20 +325,21 @@ impl LogFile {
                 self.last = Lsn::new(self.last.raw() + 1 + left.entries.len() as u64);
                 self.contents = left;
                 self.reserved = 0;
-                // Without space, commands are refused later.
+                // If the reservation fails, the member refuses commands later.
                 let _ = self.reserve();
                 Ok(())
             }
             Err(error) => {
-                // The name may lead to the new file already. Records in the old file would be lost.
+                // The path may already lead to the new file. Later records in the old file would be
+                // lost.
                 self.has_failed = true;
                 Err(self.failed(&error.to_string()))
             }
         }
     }
 
-    /// Makes sure that the disk has space for a further command and for the records of the library
-    /// itself, which must not fail.
+    /// Reserves disk space for a further command, and for the records of the Raft library itself,
+    /// whose writes must not fail.
     ///
     /// # Errors
     /// `NoSpace` if the disk, or a quota on it, is full.
@@ -357,12 +360,13 @@ impl LogFile {
                 );
                 Err(Error::new(ErrorCode::NoSpace, what))
             }
-            // The file system cannot reserve space. A write that finds no space ends the member.
+            // The file system does not support `fallocate`. A write that finds no space ends the
+            // member.
             Err(_) => Ok(()),
         }
     }
 
-    /// Whether the name still leads to the open file.
+    /// Whether the path still leads to the open file.
     fn has_name(&self) -> bool {
         let of_name = std::fs::metadata(&self.path).map(|it| (it.dev(), it.ino()));
         let of_file = self.file.metadata().map(|it| (it.dev(), it.ino()));
@@ -378,7 +382,8 @@ impl LogFile {
     }
 }
 
-/// Parses a log file. Also returns its records, and the end of the last whole one after the head.
+/// Parses a log file. Also returns the records of the file, and the end of the last whole record,
+/// relative to the end of the head.
 fn parse(
     path: &Path,
     cluster: ClusterId,
@@ -402,7 +407,7 @@ fn parse(
     Ok((head, contents, scanned.records, scanned.end))
 }
 
-/// Encodes a file with these contents, whose first record has the number `first`.
+/// Encodes a log file with `contents`, whose first record has the number `first`.
 fn whole_file(cluster: ClusterId, member: u64, first: Lsn, contents: &Contents) -> Result<Vec<u8>> {
     let Contents { vote, removed, entries } = contents;
     let mut bytes = RaftLogHead { cluster, member, first }.to_file();
@@ -410,7 +415,7 @@ fn whole_file(cluster: ClusterId, member: u64, first: Lsn, contents: &Contents) 
     let appended = entries.iter().map(|entry| LogRecord::Append { entry: entry.clone() });
     let mut lsn = first;
     for record in std::iter::once(base).chain(appended) {
-        // The file is synced as a whole before it gets its name.
+        // The file is synced as a whole before it is renamed, so each record counts as synced.
         let record = record.to_bytes();
         bytes.extend(encode_record(owner(cluster), Epoch::default(), lsn, lsn, &record)?);
         lsn = next(lsn);

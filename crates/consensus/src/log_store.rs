@@ -1,8 +1,8 @@
 //! The log of a member, as the Raft library uses it.
 //!
 //! The library calls the log from several tasks of one thread. Each call is carried out as a whole
-//! before the next one begins, so writes keep their order. Only [`RaftLogStorage::purge`] may wait,
-//! before it changes anything. Does not own the file ([`LogFile`]).
+//! before the next one begins, so writes keep their order. Only [`RaftLogStorage::purge`] may wait
+//! for a snapshot before it changes anything. Does not own the file ([`LogFile`]).
 
 use crate::log_file::LogFile;
 use crate::raft_types::{
@@ -32,7 +32,7 @@ impl LogStore {
         Self { file: Rc::new(RefCell::new(file)), snapshot_end }
     }
 
-    /// Makes sure that the disk has space for a further command.
+    /// Reserves disk space for a further command.
     ///
     /// # Errors
     /// `NoSpace` if the disk is full.
@@ -44,7 +44,7 @@ impl LogStore {
         self.file.borrow_mut().write(records)
     }
 
-    /// Removes the entries up to `position` as soon as a durable snapshot has their effects.
+    /// Removes the entries up to `position` as soon as a durable snapshot contains their effects.
     async fn remove_up_to(&self, position: LogPosition) -> Result<()> {
         self.snapshot_end.reached(position.index).await?;
         self.file.borrow_mut().remove_up_to(position)

@@ -1,7 +1,7 @@
 //! One member of a replicated log: proposes commands, answers other members, and changes the
 //! members.
 //!
-//! Does not own files, timers and connections.
+//! Does not own files, timers or connections.
 
 use crate::limits::{
     ENTRIES_KEPT, ENTRIES_PER_SNAPSHOT, HEARTBEAT, MAX_COMMAND_BYTES, MAX_ELECTION, MAX_ENTRIES,
@@ -35,8 +35,8 @@ pub struct MemberSettings {
     pub directory: PathBuf,
     /// The file system to which the log belongs.
     pub cluster: ClusterId,
-    /// Id of the member. The directory belongs to this id for ever: a member with an emptied
-    /// directory needs a new id, since it could vote twice in one election.
+    /// Id of the member. The directory belongs to this id for ever. A member with an emptied
+    /// directory needs a new id, because it could otherwise vote twice in one election.
     pub id: u64,
 }
 
@@ -45,15 +45,15 @@ pub struct MemberSettings {
 pub enum ProposeError {
     /// This member is not the leader. The command was not executed.
     NotLeader {
-        /// The leader. `None` means that this member has seen none since the last election.
+        /// The leader. `None` means that this member has seen no leader since the last election.
         leader: Option<u64>,
         /// Addresses of the leader.
         addresses: Vec<String>,
     },
     /// The command was refused before it was proposed.
     Refused(Error),
-    /// The member has ended. The command may be executed, now or later: the sender repeats it under
-    /// the same id.
+    /// The member has ended. The command may be executed, now or later, so the sender must repeat
+    /// it under the same id.
     Unknown(Error),
 }
 
@@ -62,7 +62,7 @@ pub enum ProposeError {
 pub struct LogStatus {
     /// The newest term that the member has seen.
     pub term: u64,
-    /// The leader in this term. `None` while the member knows none.
+    /// The leader in this term. `None` while the member knows no leader.
     pub leader: Option<u64>,
     /// Index of the last entry that the member has stored.
     pub last: u64,
@@ -81,7 +81,8 @@ pub struct MemberStatus {
     pub addresses: Vec<String>,
     /// Whether the member votes. Otherwise it only receives the log.
     pub is_voter: bool,
-    /// Index of the last entry that the member has stored. Only the leader knows this of others.
+    /// Index of the last entry that the member has stored. Only the leader knows the index for
+    /// other members.
     pub stored: Option<u64>,
 }
 
@@ -89,7 +90,7 @@ pub struct MemberStatus {
 struct Arriving {
     vote: VoteRecord,
     name: String,
-    /// Length of the whole state.
+    /// Length of the whole state, in bytes.
     total: u64,
     state: Vec<u8>,
 }
@@ -100,7 +101,7 @@ pub struct Member<S> {
     id: u64,
     state: StateStore<S>,
     log: LogStore,
-    /// The snapshot that the leader is sending. Replaced when a part with offset zero arrives.
+    /// The snapshot that the leader is sending. A part with offset zero begins a new one.
     arriving: RefCell<Option<Arriving>>,
 }
 
@@ -131,8 +132,8 @@ fn not_leader(forward: ForwardToLeader<u64, Addresses>) -> ProposeError {
 }
 
 impl<S: StateMachine> Member<S> {
-    /// Creates the files of a new member in a directory without a member. A directory is created
-    /// once: a start that created missing files could vote a second time in one election.
+    /// Creates the files of a new member in a directory without a member. A start must never create
+    /// missing files, because the member could then vote twice in one election.
     ///
     /// # Errors
     /// - `Configuration` if the directory has a member.
@@ -171,7 +172,7 @@ impl<S: StateMachine> Member<S> {
     /// before the first command.
     ///
     /// # Errors
-    /// - `Corrupt` with the file if a file is damaged or missing.
+    /// - `Corrupt` with the path of the file if a file is damaged or missing.
     /// - `Corrupt` if log and snapshot do not belong together.
     /// - `Configuration` if the directory belongs to another member or cluster.
     /// - Errors of the file system.
@@ -191,15 +192,15 @@ impl<S: StateMachine> Member<S> {
         let peers = Peers(Rc::new(transport));
         let raft = Raft::new(*id, config, peers, log, state.clone()).await;
         let raft = raft.map_err(|error| ended(&error))?;
-        // Until its first report, the library shows no members.
+        // Before its first report, the library shows no members.
         if raft.metrics().changed().await.is_err() {
             return Err(ended(&Fatal::Stopped));
         }
         Ok(Self { raft, id: *id, state, log: file, arriving: RefCell::new(None) })
     }
 
-    /// Proposes a command; returns its outcome after a majority has stored it and this member has
-    /// applied it.
+    /// Proposes a command. Returns its outcome after a majority has stored the command and this
+    /// member has applied it.
     ///
     /// # Errors
     /// See [`ProposeError`].
@@ -239,10 +240,10 @@ impl<S: StateMachine> Member<S> {
         }
     }
 
-    /// Copies the log to a new member, and then makes it vote.
+    /// Copies the log to a new member, and then makes the member a voter.
     ///
     /// # Errors
-    /// See [`ProposeError`]. The call may be repeated.
+    /// See [`ProposeError`]. The caller may repeat the call.
     pub async fn add_member(
         &self,
         id: u64,
@@ -267,7 +268,7 @@ impl<S: StateMachine> Member<S> {
     /// Replaces the addresses of a member.
     ///
     /// # Errors
-    /// See [`ProposeError`]. The call may be repeated.
+    /// See [`ProposeError`]. The caller may repeat the call.
     pub async fn set_addresses(
         &self,
         id: u64,
@@ -282,19 +283,20 @@ impl<S: StateMachine> Member<S> {
     /// Removes a member.
     ///
     /// # Errors
-    /// See [`ProposeError`]. The call may be repeated.
+    /// See [`ProposeError`]. The caller may repeat the call.
     pub async fn remove_member(&self, id: u64) -> std::result::Result<(), ProposeError> {
         let voters = openraft::ChangeMembers::RemoveVoters(BTreeSet::from([id]));
         self.raft.change_membership(voters, false).await.map(drop).map_err(propose_error)
     }
 
-    /// Returns the member that this one considers the leader. Another one may have been elected.
+    /// Returns the id of the member that this member considers the leader. The other members may
+    /// have elected another leader since.
     pub fn leader(&self) -> Option<u64> {
         self.raft.metrics().borrow().current_leader
     }
 
-    /// Returns the addresses of the member that this one considers the leader. No addresses mean
-    /// that this member has seen no leader since the last election began.
+    /// Returns the addresses of the member that this member considers the leader. An empty list
+    /// means that this member has seen no leader since the last election began.
     pub fn leader_addresses(&self) -> Vec<String> {
         let metrics = self.raft.metrics();
         let metrics = metrics.borrow();
@@ -316,13 +318,13 @@ impl<S: StateMachine> Member<S> {
         (voters.next(), voters.next()) == (Some(self.id), None)
     }
 
-    /// Returns the ids of all members, also of members that do not vote yet, in ascending order.
+    /// Returns the ids of all members in ascending order, including members that do not vote yet.
     fn members(&self) -> Vec<u64> {
         let metrics = self.raft.metrics();
         metrics.borrow().membership_config.nodes().map(|(id, _)| *id).collect()
     }
 
-    /// Returns what this member knows about the replicated log.
+    /// Returns the state of the replicated log, as this member knows it.
     pub fn status(&self) -> LogStatus {
         let metrics = self.raft.metrics();
         let metrics = metrics.borrow();
@@ -373,13 +375,13 @@ impl<S: StateMachine> Member<S> {
         }
     }
 
-    /// Calls `read` with the state machine, which has applied all commands that this member has
-    /// seen committed.
+    /// Calls `read` with the state machine. The state machine has applied all commands that this
+    /// member knows to be committed.
     pub fn with_state<T>(&self, read: impl FnOnce(&S) -> T) -> T {
         self.state.with(read)
     }
 
-    /// Handles the request of another member; returns the reply.
+    /// Handles the request of another member, and returns the reply.
     pub async fn handle(&self, request: &[u8]) -> Vec<u8> {
         let reply = match PeerRequest::from_peer(request) {
             Ok(request) => self.reply(request).await,
@@ -449,7 +451,8 @@ impl<S: StateMachine> Member<S> {
         }
     }
 
-    /// Adds a part to the snapshot that arrives. Returns the state when it is complete.
+    /// Adds a part to the snapshot that the leader is sending. Returns the state after its last
+    /// part.
     fn note_part(&self, part: Arriving, offset: u64) -> Result<Option<Vec<u8>>> {
         let mut arriving = self.arriving.borrow_mut();
         match &mut *arriving {
@@ -471,14 +474,15 @@ impl<S: StateMachine> Member<S> {
         Ok(arriving.take_if(is_complete).map(|it| it.state))
     }
 
-    /// Whether the member has ended: its files failed, or [`Self::end`] was called.
+    /// Whether the member has ended, because a write of its files failed or because of
+    /// [`Self::end`].
     pub fn has_ended(&self) -> bool {
         self.raft.metrics().borrow().running_state.is_err()
     }
 
-    /// Ends the part of this member in the replicated log. The others elect another leader.
+    /// Ends this member. If it was the leader, the other members elect another one.
     pub async fn end(&self) {
-        // The library's task cannot fail otherwise: a panic ends the process.
+        // The call fails only if the library's task panicked, and a panic ends the process.
         let _always_ok = self.raft.shutdown().await;
     }
 }

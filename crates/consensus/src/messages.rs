@@ -1,8 +1,9 @@
 //! The messages between members, and their replies.
 //!
-//! A transport carries them as bytes. Each message has a bounded length: entries and snapshots are
-//! sent in parts. A receiver checks the order and the sizes that the layout does not express
-//! ([`PeerRequest::from_peer`]), so that no message of another member can damage the log.
+//! A transport carries the messages as bytes. Each message has a bounded length, because long
+//! snapshots and lists of entries are sent in parts. The layout does not limit the sizes and the
+//! order of entries. So the receiver checks both ([`PeerRequest::from_peer`]), and no message of
+//! another member can damage the log.
 
 use crate::limits::{
     MAX_ADDRESSES, MAX_COMMAND_BYTES, MAX_ENTRIES, MAX_MEMBERS, MAX_MESSAGE_BYTES, MAX_NAME_BYTES,
@@ -23,7 +24,7 @@ choice! {
             /// Position of the candidate's last entry.
             last: Option<LogPosition>,
         },
-        /// The leader sends entries, or none to show that it lives.
+        /// The leader sends entries, or an empty list as a heartbeat.
         Append = 2 {
             /// The election that the leader has won.
             vote: VoteRecord,
@@ -75,7 +76,7 @@ choice! {
         },
         /// The member has stored the entries.
         Stored = 3,
-        /// The member lacks the entry before the first one.
+        /// The member lacks the entry before the first sent entry.
         Conflict = 4,
         /// The member follows a newer leader or candidate.
         HigherVote = 5 {
@@ -96,7 +97,7 @@ impl PeerRequest {
     /// Decodes and checks the request of another member.
     ///
     /// # Errors
-    /// `Corrupt` or `Protocol` with the rule that the request breaks.
+    /// `Corrupt` or `Protocol`, with the violated rule.
     pub(crate) fn from_peer(bytes: &[u8]) -> Result<Self> {
         if bytes.len() > MAX_MESSAGE_BYTES {
             return Err(broken(format!("{} bytes; the limit is {MAX_MESSAGE_BYTES}", bytes.len())));
@@ -129,7 +130,7 @@ fn broken(what: String) -> Error {
     Error::new(ErrorCode::Protocol, what).within("cannot use the message of another member")
 }
 
-/// Checks that `entries` follow the entry `before`, and come from elections up to `vote`.
+/// Checks that `entries` follow the entry `before`, and that no entry has a later term than `vote`.
 fn check_entries(
     vote: &VoteRecord,
     before: Option<LogPosition>,
@@ -163,8 +164,8 @@ fn check_entries(
     Ok(())
 }
 
-/// Checks the number of members and of their addresses, and that each voter is a member. There are
-/// no voters at all before the first command.
+/// Checks the number of members and of their addresses, and that each voter is a member. Before the
+/// first command, a log has no voters.
 fn check_members(record: &MembersRecord) -> Result<()> {
     let MembersRecord { voters, members } = record;
     let is_member = |id: &u64| members.iter().any(|member| member.id == *id);
@@ -206,7 +207,7 @@ mod tests {
         LogEntry { position, content: EntryContent::Blank }
     }
 
-    /// Returns whether a member uses an `Append` of the leader of term 3 with these entries.
+    /// Returns whether a member accepts an `Append` with `entries` from the leader of term 3.
     fn is_used(before: Option<LogEntry>, entries: Vec<LogEntry>) -> bool {
         let vote = VoteRecord { term: 3, candidate: 3, is_elected: true };
         let before = before.map(|entry| entry.position);
@@ -279,7 +280,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn arbitrary_bytes_never_panic_and_decoded_ones_encode_back(bytes: Vec<u8>) {
+        fn decoded_peer_messages_encode_to_the_same_bytes(bytes: Vec<u8>) {
             if let Ok(request) = PeerRequest::from_bytes(&bytes) {
                 prop_assert_eq!(request.to_bytes(), &bytes[..]);
             }

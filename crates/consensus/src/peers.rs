@@ -1,6 +1,6 @@
 //! Requests to other members: turns the calls of the Raft library into messages of a [`Transport`].
 //!
-//! Does not own connections: the transport does.
+//! The transport owns the connections.
 
 use crate::limits::{HEARTBEAT, MAX_APPEND_BYTES, SNAPSHOT_PART_BYTES, SNAPSHOT_PART_LIMIT};
 use crate::messages::{PeerReply, PeerRequest};
@@ -28,12 +28,12 @@ const ENTRY_HEAD_BYTES: usize = 29;
 
 /// Carries messages to other members.
 pub trait Transport: 'static {
-    /// Sends a request to the member `to`; returns its reply. The reply is the result of
-    /// [`crate::Member::handle`] there.
+    /// Sends a request to the member `to`, and returns its reply. The reply is the result of
+    /// [`crate::Member::handle`] in that member.
     ///
     /// # Errors
     /// `Disconnected` if the member cannot be reached, `TimedOut` if no reply arrives within
-    /// `limit`. The member may have executed the request.
+    /// `limit`. In both cases the member may have executed the request.
     fn call(
         &self,
         to: u64,
@@ -43,7 +43,7 @@ pub trait Transport: 'static {
     ) -> impl Future<Output = Result<Vec<u8>>>;
 }
 
-/// Makes the connections to other members.
+/// Creates a [`Peer`] for each other member.
 pub(crate) struct Peers<T>(pub(crate) Rc<T>);
 
 /// Sends requests to one other member.
@@ -108,7 +108,7 @@ fn unexpected(reply: &PeerReply) -> Error {
     )
 }
 
-/// Returns the first of `entries`, as many as fit into one message, and at least one.
+/// Returns the longest prefix of `entries` that fits into one message, but at least one entry.
 fn fitting(entries: &[Entry]) -> Vec<LogEntry> {
     let mut bytes = 0;
     let mut fitting = Vec::new();
@@ -127,7 +127,8 @@ fn fitting(entries: &[Entry]) -> Vec<LogEntry> {
 
 type CallError = RPCError<u64, Addresses, RaftError<u64>>;
 
-/// Converts the error of a call. The library pauses before it asks an unreachable member again.
+/// Converts the error of a call for the Raft library. The library pauses before it sends another
+/// request to an unreachable member.
 fn call_error(error: Error) -> CallError {
     match error.code() {
         ErrorCode::TimedOut => RPCError::Network(NetworkError::new(&error)),
@@ -213,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn message_has_as_many_entries_as_fit_and_at_least_one() {
+    fn message_contains_only_entries_that_fit_but_at_least_one() {
         let longest: Vec<_> =
             (0..MAX_ENTRIES).map(|index| entry(index, MAX_COMMAND_BYTES)).collect();
         let sent = fitting(&longest);

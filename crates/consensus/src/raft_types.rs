@@ -1,7 +1,7 @@
-//! The types that the Raft library works with, and their conversion to and from records.
+//! The types that the Raft library uses, and their conversion to and from records.
 //!
-//! Only this crate names the library. Records ([`skep_format::consensus`]) have a layout of our
-//! own.
+//! Only this crate depends on the library. The layout of the records ([`skep_format::consensus`])
+//! does not.
 
 use crate::runtime::EventLoop;
 use openraft::{CommittedLeaderId, EntryPayload, Membership, Vote};
@@ -22,7 +22,7 @@ impl fmt::Debug for CommandBytes {
     }
 }
 
-/// The outcome of a command. `None` for an entry that is not a command.
+/// The encoded outcome of a command. `None` for an entry that is not a command.
 pub(crate) type OutcomeBytes = Option<Vec<u8>>;
 
 /// The addresses of a member.

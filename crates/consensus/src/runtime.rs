@@ -1,9 +1,9 @@
-//! Runs the Raft library on the event loop of `skep_env`: its tasks, timers, channels and random
-//! numbers.
+//! Gives the Raft library the tasks, timers, channels and random numbers of the event loop in
+//! `skep_env`.
 //!
 //! # Hazard: dropped tasks
-//! A task of `skep_env` ends when its handle is dropped. The library expects its tasks to go on. So
-//! [`Running`] detaches its task when it is dropped.
+//! A task of `skep_env` ends when its handle is dropped. The library drops handles and expects the
+//! tasks to continue. So [`Running`] detaches its task when the handle is dropped.
 
 use openraft::async_runtime::AsyncOneshotSendExt;
 use openraft::{AsyncRuntime, OptionalSend};
@@ -47,7 +47,8 @@ impl Sub<Duration> for Moment {
     type Output = Self;
 
     fn sub(self, span: Duration) -> Self {
-        // The clock begins when the host starts, and the library subtracts whole timeouts.
+        // The clock starts at zero with the host. The library subtracts whole timeouts, so an exact
+        // difference could be negative.
         Self(self.0.saturating_sub(span))
     }
 }
@@ -66,7 +67,7 @@ impl SubAssign<Duration> for Moment {
     }
 }
 
-/// A task that goes on when its handle is dropped.
+/// The handle of a task that continues after the handle is dropped.
 pub(crate) struct Running<T>(Option<skep_env::Task<T>>);
 
 impl<T> Future for Running<T> {
@@ -86,7 +87,7 @@ impl<T> Drop for Running<T> {
     }
 }
 
-/// The error of a task that cannot fail: a panic ends the whole process.
+/// The error of a task. It cannot occur, because a panic ends the whole process.
 #[derive(Debug)]
 pub(crate) enum Never {}
 
@@ -96,7 +97,7 @@ impl fmt::Display for Never {
     }
 }
 
-/// A future was not ready in time.
+/// The error of a [`Limited`] future that was not ready in time.
 #[derive(Debug)]
 pub(crate) struct TooLate;
 
@@ -125,7 +126,7 @@ impl<F: Future> Future for Limited<F> {
     }
 }
 
-/// Sends one value within the thread.
+/// Sends one value to another task of the same thread.
 pub(crate) struct ValueSender<T>(local::Sender<T>);
 
 impl<T> fmt::Debug for ValueSender<T> {
@@ -152,7 +153,7 @@ impl<T> Future for ValueReceiver<T> {
     }
 }
 
-/// The sender was dropped without a value.
+/// The error of a [`ValueReceiver`] whose sender was dropped without a value.
 #[derive(Debug)]
 pub(crate) struct SenderGone;
 
@@ -164,7 +165,7 @@ impl fmt::Display for SenderGone {
 
 impl std::error::Error for SenderGone {}
 
-/// Random numbers of `skep_env`.
+/// The random number generator of `skep_env`.
 pub(crate) struct RandomNumbers;
 
 impl rand_core::RngCore for RandomNumbers {

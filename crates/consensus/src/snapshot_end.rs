@@ -1,11 +1,11 @@
-//! The end of the durable snapshot. The state machine reports it to the log, which removes no entry
-//! beyond it.
+//! The end of the durable snapshot. The state machine reports this end to the log, and the log
+//! removes no entry beyond it.
 //!
-//! # Hazard: entries that only memory has
+//! # Hazard: entries that are only in memory
 //! The Raft library installs a snapshot in one task and removes the entries that the snapshot
-//! replaces in another task. If the entries left the disk first, a crash between both steps would
-//! leave a member that has acknowledged these entries and has neither them nor the snapshot. So the
-//! removal waits here ([`SnapshotEnd::reached`]).
+//! replaces in another task. If the log removed the entries first, a crash between both steps would
+//! lose acknowledged entries: the member would have neither the entries nor the snapshot. So the
+//! removal waits in [`SnapshotEnd::reached`].
 
 use skep_env::local::Notify;
 use skep_types::{Error, ErrorCode, Result};
@@ -20,7 +20,7 @@ pub(crate) struct SnapshotEnd(Rc<Shared>);
 struct Shared {
     /// Index of the last entry whose effect the snapshot file contains.
     index: Cell<Option<u64>>,
-    /// The reason why no later snapshot becomes durable.
+    /// The reason why no later snapshot becomes durable. `None` if no snapshot failed.
     failure: RefCell<Option<String>>,
     changed: Notify,
 }
@@ -32,7 +32,7 @@ impl SnapshotEnd {
         self.0.changed.notify();
     }
 
-    /// Records that a snapshot could not be stored. The member must end then.
+    /// Records that the member could not store a snapshot. The member must then end.
     pub(crate) fn fail(&self, error: &Error) {
         *self.0.failure.borrow_mut() = Some(error.to_string());
         self.0.changed.notify();
@@ -41,7 +41,7 @@ impl SnapshotEnd {
     /// Waits until the snapshot file contains the effects of all entries up to `index`.
     ///
     /// # Errors
-    /// `DeviceFailed` if a snapshot could not be stored.
+    /// `DeviceFailed` if the member could not store a snapshot.
     pub(crate) async fn reached(&self, index: u64) -> Result<()> {
         loop {
             let changed = self.0.changed.wait();

@@ -1,12 +1,13 @@
 //! The state machine of the application, and its snapshots in the file `raft-snapshot`.
 //!
 //! Owns the position up to which the state machine has applied the log, and the members at this
-//! position. Does not own the state itself: the application does ([`StateMachine`]).
+//! position. The application owns the state itself ([`StateMachine`]).
 //!
 //! # Crash rule
-//! The state is only in memory. A start restores it from the snapshot, and the entries after the
-//! snapshot are applied again as soon as the member has learnt that they are committed. A snapshot
-//! is durable, by atomic replacement, before entries leave the log ([`SnapshotEnd`]).
+//! The state is only in memory. A start restores it from the snapshot. The member applies each
+//! entry after the snapshot again as soon as it knows that the entry is committed. A snapshot
+//! replaces the snapshot file atomically, and is durable before the log removes entries
+//! ([`SnapshotEnd`]).
 
 use crate::limits::MAX_SNAPSHOT_BYTES;
 use crate::raft_types::{
@@ -24,23 +25,24 @@ use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-/// Name of the file.
+/// Name of the snapshot file in the member's directory.
 pub(crate) const SNAPSHOT_FILE: &str = "raft-snapshot";
 
 /// The state machine of the application. All members apply the same commands in the same order, so
 /// equal inputs must give equal states and outcomes.
 pub trait StateMachine: 'static {
-    /// Applies a committed command; returns its outcome. The outcome goes to the member that has
-    /// proposed the command, if it still waits for the outcome.
+    /// Applies a committed command, and returns its outcome. The member that has proposed the
+    /// command returns the outcome to its caller.
     ///
     /// # Errors
-    /// The member cannot read the command, and ends: a newer program has proposed it.
+    /// Returns an error if the member cannot decode the command, because a newer program has
+    /// proposed it. The member then ends.
     fn apply(&mut self, position: LogPosition, command: &[u8]) -> Result<Vec<u8>>;
 
     /// Encodes the state.
     fn snapshot(&self) -> Vec<u8>;
 
-    /// Replaces the state by an encoded one.
+    /// Replaces the state by the encoded state `state`.
     ///
     /// # Errors
     /// Returns `Corrupt` if the bytes are not a state. In that case the state stays unchanged.
@@ -55,7 +57,7 @@ struct Inner<S> {
     cluster: ClusterId,
     /// The contents of the snapshot file.
     snapshot: Option<RaftSnapshot>,
-    /// The end of the snapshot file, for the log.
+    /// Reports the end of the snapshot file to the log.
     end: SnapshotEnd,
 }
 
@@ -106,7 +108,7 @@ impl<S: StateMachine> StateStore<S> {
         self.0.borrow().snapshot.as_ref().and_then(|snapshot| snapshot.last)
     }
 
-    /// Returns the handle to the end of the snapshot file, which each later snapshot advances.
+    /// Returns a handle to the end of the snapshot file. Each later snapshot advances this end.
     pub(crate) fn snapshot_end(&self) -> SnapshotEnd {
         self.0.borrow().end.clone()
     }
@@ -148,7 +150,8 @@ impl<S: StateMachine> Inner<S> {
         Ok(outcome)
     }
 
-    /// Replaces the snapshot file by the state `snapshot`, which this member has already.
+    /// Replaces the snapshot file by `snapshot`. The state machine has already applied all its
+    /// entries.
     fn store(&mut self, snapshot: RaftSnapshot) -> Result<()> {
         let stored = file_of(&snapshot).and_then(|file| replace_atomically(&self.path, &file));
         match stored {
@@ -174,7 +177,7 @@ impl<S: StateMachine> Inner<S> {
         }
     }
 
-    /// Encodes the present state.
+    /// Encodes the current state.
     fn snapshot_now(&self) -> RaftSnapshot {
         let last = self.applied.as_ref().map(position_of);
         RaftSnapshot {
@@ -191,7 +194,8 @@ impl<S: StateMachine> Inner<S> {
 /// Encodes the snapshot file.
 ///
 /// # Errors
-/// `TooLarge` if the state is longer than a snapshot may be. A reader would refuse such a file.
+/// `TooLarge` if the state exceeds the maximum length of a snapshot. A reader would refuse such a
+/// file.
 fn file_of(snapshot: &RaftSnapshot) -> Result<Vec<u8>> {
     let len = snapshot.state.0.len() as u64;
     if len > MAX_SNAPSHOT_BYTES {
@@ -204,10 +208,11 @@ fn file_of(snapshot: &RaftSnapshot) -> Result<Vec<u8>> {
     Ok(snapshot.to_file())
 }
 
-/// Writes the snapshot of a state machine after the entry `last` into a directory without a member.
+/// Writes the snapshot of `machine` into a directory without a member. `last` is the position of
+/// the last entry that the state contains.
 ///
 /// # Errors
-/// - `TooLarge` if the state is longer than a snapshot may be.
+/// - `TooLarge` if the state exceeds the maximum length of a snapshot.
 /// - Errors of the file system.
 pub(crate) fn write_snapshot<S: StateMachine>(
     directory: &Path,
@@ -259,7 +264,7 @@ fn library_snapshot(snapshot: &RaftSnapshot) -> Snapshot<Types> {
     Snapshot { meta: meta_of(snapshot), snapshot: Box::new(snapshot.state.0.clone()) }
 }
 
-/// A state that is about to become the snapshot file.
+/// Stores a copy of the state as the snapshot file.
 pub(crate) struct SnapshotWriter<S> {
     store: StateStore<S>,
     snapshot: RaftSnapshot,
@@ -276,7 +281,7 @@ impl<S: StateMachine> RaftSnapshotBuilder<Types> for SnapshotWriter<S> {
         }
         match inner.store(self.snapshot.clone()) {
             Ok(()) => Ok(library_snapshot(&self.snapshot)),
-            // The former snapshot and the log have the same state.
+            // The previous snapshot together with the log represents the same state.
             Err(error) if error.code() == ErrorCode::NoSpace && inner.snapshot.is_some() => {
                 tracing::warn!("the log of commands grows: {error}");
                 Ok(inner.snapshot.as_ref().map(library_snapshot).expect("it was checked"))
@@ -340,7 +345,7 @@ impl<S: StateMachine> RaftStateMachine<Types> for StateStore<S> {
         };
         let installed = inner.restore(&snapshot).and_then(|()| inner.store(snapshot));
         installed.map_err(|error| {
-            // The log may wait for this snapshot.
+            // A removal from the log may wait for this snapshot.
             inner.end.fail(&error);
             StorageIOError::write_snapshot(None, &error).into()
         })
@@ -362,7 +367,7 @@ mod tests {
 
     const CLUSTER: ClusterId = ClusterId::new([9; 16]);
 
-    /// A state of zero bytes. The number is its length.
+    /// A state that consists of bytes with the value zero. The number is the length of the state.
     struct Zeros(usize);
 
     impl StateMachine for Zeros {
@@ -381,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn state_beyond_the_limit_is_refused_before_the_file() {
+    fn state_beyond_the_size_limit_is_not_written() {
         block_on(async {
             let directory = tempfile::tempdir().unwrap();
             let machine = Zeros(MAX_SNAPSHOT_BYTES as usize + 1);
@@ -397,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn log_waits_for_each_stored_snapshot() {
+    fn stored_snapshot_advances_its_reported_end() {
         block_on(async {
             let directory = tempfile::tempdir().unwrap();
             let mut store = StateStore::open(directory.path(), CLUSTER, Zeros(3)).unwrap();

@@ -1,6 +1,6 @@
-//! The state in the files of a member that does not run, or that another process runs.
+//! Reads the state from the files of a member that does not run, or that runs in another process.
 //!
-//! Changes nothing, except for [`replace_member`]. Does not own the formats of the files.
+//! Only [`replace_member`] changes files. Does not own the formats of the files.
 
 use crate::log_file::{LOG_FILE, LogContents, LogFile};
 use crate::member::{Member, MemberSettings};
@@ -15,27 +15,28 @@ use std::path::Path;
 pub struct StoredState<S> {
     /// The state after all entries of the log.
     pub machine: S,
-    /// The last entry whose effect `machine` has. Zero means that the member has no entries.
+    /// The last entry whose effect `machine` contains. Index zero means that the member has no
+    /// entries.
     pub last: LogPosition,
-    /// Number of entries after the snapshot. The last ones may not be committed.
+    /// Number of entries after the snapshot. The last of these entries may not be committed.
     pub entries: usize,
     /// The voters in the newest change of members, in ascending order.
     pub voters: Vec<u64>,
 }
 
-/// Whether a directory has the log of a member.
+/// Whether a directory contains the log of a member.
 pub fn has_log(directory: &Path) -> bool {
     directory.join(LOG_FILE).exists()
 }
 
-/// Whether a directory has the snapshot of a member.
+/// Whether a directory contains the snapshot of a member.
 pub fn has_snapshot(directory: &Path) -> bool {
     directory.join(SNAPSHOT_FILE).exists()
 }
 
 /// Reads the state in the directory of a member: the snapshot, and the effects of all entries in
-/// the log. `machine` is the state before the first entry. A directory without a log has the state
-/// of its snapshot.
+/// the log. `machine` is the state before the first entry. For a directory without a log, the
+/// result is the state of the snapshot.
 ///
 /// # Errors
 /// - `Corrupt` if a file is damaged, or if entries between snapshot and log are missing.
@@ -46,8 +47,8 @@ pub fn read_state<S: StateMachine>(
     cluster: ClusterId,
     mut machine: S,
 ) -> Result<StoredState<S>> {
-    // The log is read first: a running member replaces the snapshot before the log, so this
-    // snapshot is never older than the beginning of the log.
+    // Read the log before the snapshot, because a running member replaces the snapshot first. So
+    // this snapshot is never older than the beginning of the log.
     let log = match has_log(directory) {
         true => LogFile::read(directory, cluster)?,
         false => LogContents { member: 0, removed: None, entries: Vec::new() },
@@ -92,7 +93,7 @@ pub fn read_state<S: StateMachine>(
     Ok(StoredState { machine, last, entries, voters })
 }
 
-/// Returns the members that are in any of the sets.
+/// Returns the ids that are in any of `sets`, in ascending order.
 fn voters_of(sets: &[Vec<u64>]) -> Vec<u64> {
     let mut voters: Vec<u64> = sets.iter().flatten().copied().collect();
     voters.sort_unstable();
@@ -101,9 +102,9 @@ fn voters_of(sets: &[Vec<u64>]) -> Vec<u64> {
 }
 
 /// Replaces the member of a directory by the only member of a new log, which begins with `machine`.
-/// The former member never takes part again. `machine` has the state of the former member, so a
-/// crash between two steps loses nothing: the new snapshot has all of it before the old log goes,
-/// and a directory with a snapshot alone can be read.
+/// The previous member never takes part again. `machine` must contain the state of the previous
+/// member. Then a crash between two steps loses nothing, because the new snapshot is durable before
+/// the old log is removed, and [`read_state`] accepts a directory that has only a snapshot.
 ///
 /// # Errors
 /// - `TooLarge` if the state is too long for a snapshot.
@@ -114,8 +115,8 @@ pub fn replace_member<S: StateMachine>(
     machine: &S,
 ) -> Result<()> {
     let MemberSettings { directory, cluster, .. } = settings;
-    // The position is that of the former log, so that a crash leaves a snapshot that replaces all
-    // of this log.
+    // The snapshot gets the last position of the old log. So a snapshot that a crash leaves next to
+    // the old log replaces all entries of that log.
     let former = read_last(directory, *cluster)?;
     let nobody = MembersRecord { voters: Vec::new(), members: Vec::new() };
     write_snapshot(directory, (*cluster, former), nobody, machine)?;

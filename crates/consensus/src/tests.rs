@@ -1,4 +1,4 @@
-//! Tests of members of one replicated log in one thread, with a network that the test cuts, and the
+//! Tests of several members in one thread, whose network connections the tests interrupt, and the
 //! storage tests of the Raft library.
 
 use super::*;
@@ -16,7 +16,8 @@ use std::time::Duration;
 
 const CLUSTER: ClusterId = ClusterId::new([9; 16]);
 
-/// A state machine that keeps all commands. The outcome of a command is their number.
+/// A state machine that stores the bytes of all commands. The outcome of a command is the number of
+/// bytes stored so far.
 #[derive(Default)]
 struct Commands(Vec<u8>);
 
@@ -36,7 +37,7 @@ impl StateMachine for Commands {
     }
 }
 
-/// Makes empty stores for the storage tests of the library.
+/// Creates empty stores for the storage tests of the Raft library.
 struct Stores;
 
 impl openraft::testing::StoreBuilder<Types, LogStore, StateStore<Commands>, tempfile::TempDir>
@@ -50,7 +51,7 @@ impl openraft::testing::StoreBuilder<Types, LogStore, StateStore<Commands>, temp
         LogFile::create(directory.path(), CLUSTER, 1).unwrap();
         let log = LogFile::open(directory.path(), CLUSTER, 1).unwrap();
         let state = StateStore::open(directory.path(), CLUSTER, Commands::default()).unwrap();
-        // The tests of the library remove entries that no snapshot has.
+        // The tests of the library remove entries that no snapshot contains.
         let end = SnapshotEnd::default();
         end.advance(u64::MAX);
         Ok((directory, LogStore::new(log, end), state))
@@ -58,11 +59,11 @@ impl openraft::testing::StoreBuilder<Types, LogStore, StateStore<Commands>, temp
 }
 
 #[test]
-fn storage_passes_the_tests_of_the_library() {
+fn stores_pass_the_storage_tests_of_the_raft_library() {
     openraft::testing::Suite::test_all(Stores).unwrap();
 }
 
-/// The members that run, and the members that are disconnected.
+/// The running members, and the ids of the disconnected members.
 #[derive(Default)]
 struct Network {
     members: RefCell<BTreeMap<u64, Rc<Member<Commands>>>>,
@@ -70,7 +71,7 @@ struct Network {
     calls: Cell<u64>,
 }
 
-/// The network, as one member uses it.
+/// The connection of one member to the network.
 struct Line {
     network: Rc<Network>,
     from: u64,
@@ -139,7 +140,7 @@ impl Group {
         self.network.members.borrow_mut().insert(id, Rc::new(member));
     }
 
-    /// Ends a member. The others get no message.
+    /// Ends a member, without a message to the others.
     async fn kill(&self, id: u64) {
         let member = self.network.members.borrow_mut().remove(&id).unwrap();
         member.end().await;
@@ -149,7 +150,7 @@ impl Group {
         Rc::clone(&self.network.members.borrow()[&id])
     }
 
-    /// Waits for a leader that meets a condition and that a majority confirms.
+    /// Waits for a leader that fulfils `is_wanted` and that a majority confirms.
     async fn leader(&self, is_wanted: impl Fn(u64) -> bool) -> u64 {
         let deadline = skep_env::now() + Duration::from_secs(20);
         loop {
@@ -223,7 +224,7 @@ fn new_leader_is_elected_in_3_s_and_has_all_commands() {
         let pause = skep_env::now() - killed_at;
         assert!(pause < Duration::from_secs(3), "{pause:?}");
         assert_eq!(group.member(leader).propose(vec![b'b']).await.unwrap(), b"2");
-        // The former leader returns as a follower, and catches up.
+        // The previous leader returns as a follower, and receives the missing commands.
         group.start(1).await;
         group.all_have(b"ab").await;
         group.kill(leader).await;
@@ -255,7 +256,7 @@ fn isolated_leader_confirms_nothing_and_loses_its_proposal() {
 }
 
 #[test]
-fn two_of_three_members_serve_and_one_does_not() {
+fn log_of_three_members_needs_two_of_them() {
     run(async {
         let group = Group::of_three().await;
         group.kill(3).await;
@@ -271,7 +272,7 @@ fn two_of_three_members_serve_and_one_does_not() {
 }
 
 #[test]
-fn member_that_was_away_long_gets_a_snapshot() {
+fn member_that_missed_many_entries_receives_a_snapshot() {
     run(async {
         let group = Group::of_three().await;
         group.kill(3).await;
@@ -302,7 +303,7 @@ fn member_that_was_away_long_gets_a_snapshot() {
 }
 
 #[test]
-fn long_entries_reach_a_returning_member_in_parts() {
+fn returning_member_receives_long_entries_in_parts() {
     run(async {
         let group = Group::of_three().await;
         group.kill(3).await;
@@ -338,7 +339,7 @@ fn directory_that_lacks_a_file_of_its_member_is_refused() {
         let (log, snapshot) = ("raft-log", "raft-snapshot");
         let path = |name| group.directories[0].path().join(name);
         until("the log has removed entries", || {
-            // The opening of a log writes to it, so the test opens a copy.
+            // Opening a log writes to its file, so the test opens a copy.
             let copy = tempfile::tempdir().unwrap();
             std::fs::copy(path(log), copy.path().join(log)).unwrap();
             LogFile::open(copy.path(), CLUSTER, 1).is_ok_and(|log| log.removed().is_some())

@@ -1,4 +1,4 @@
-//! Tests of the log after restarts, torn writes and damage.
+//! Tests of the log file after restarts, torn writes and damage.
 
 use super::*;
 use skep_format::consensus::EntryContent;
@@ -70,7 +70,7 @@ fn torn_write_is_truncated_and_the_log_continues() {
 }
 
 #[test]
-fn damage_and_gaps_name_the_file_and_foreign_logs_are_refused() {
+fn damaged_logs_and_logs_of_other_members_are_refused() {
     let directory = new_directory();
     let path = directory.path().join(LOG_FILE);
     let mut log = open(directory.path());
@@ -86,7 +86,7 @@ fn damage_and_gaps_name_the_file_and_foreign_logs_are_refused() {
     let damaged = LogFile::open(directory.path(), CLUSTER, 2).unwrap_err();
     assert_eq!(damaged.code(), ErrorCode::Corrupt);
     assert!(damaged.context().contains(LOG_FILE), "{damaged}");
-    // Without its first record, a log with nothing else would look like an empty one.
+    // A log that has lost its only record would look like an empty log.
     bytes.truncate(LOG_HEAD_BYTES + 20);
     std::fs::write(&path, &bytes).unwrap();
     let damaged = LogFile::open(directory.path(), CLUSTER, 2).unwrap_err();
@@ -97,7 +97,7 @@ fn damage_and_gaps_name_the_file_and_foreign_logs_are_refused() {
 }
 
 #[test]
-fn failed_write_refuses_all_later_writes() {
+fn log_refuses_all_writes_after_a_failed_write() {
     let directory = new_directory();
     let mut log = open(directory.path());
     log.file = File::open(directory.path().join(LOG_FILE)).unwrap();
@@ -140,7 +140,7 @@ fn records_out_of_order_are_refused_before_the_write() {
 }
 
 #[test]
-fn log_and_snapshot_that_do_not_join_are_refused() {
+fn log_that_does_not_continue_the_snapshot_is_refused() {
     let directory = new_directory();
     let mut log = open(directory.path());
     log.join_snapshot(None).unwrap();
@@ -166,7 +166,8 @@ fn log_and_snapshot_that_do_not_join_are_refused() {
     log.write(vec![LogRecord::Append { entry }]).unwrap();
 }
 
-/// Mounts a small file system at `path`. `None` means that the test does not run as root.
+/// Mounts a file system of 24 MiB at `path`. `None` means that the mount failed, for example
+/// because the test does not run as root.
 fn small_disk(path: &Path) -> Option<Unmount> {
     let mut mount = std::process::Command::new("mount");
     mount.args(["-t", "tmpfs", "-o", "size=24m", "log"]).arg(path);
@@ -183,7 +184,8 @@ impl Drop for Unmount {
     }
 }
 
-/// Before the fix of the former command log, management accepted no change until it was restarted.
+/// With an earlier version of the log, management accepted no change after a full disk until its
+/// restart.
 #[test]
 fn full_disk_refuses_commands_beyond_reserved_space() {
     let parent = tempfile::tempdir().unwrap();
@@ -211,7 +213,7 @@ fn full_disk_refuses_commands_beyond_reserved_space() {
     };
     assert_eq!(error.code(), ErrorCode::NoSpace, "{error}");
     assert!(index > 0, "a start reserves space");
-    // An election still finds space, and so does a replacement of the file, by a smaller one.
+    // An election still finds space. So does the replacement of the log file by a smaller one.
     let vote = VoteRecord { term: 3, candidate: 1, is_elected: true };
     log.write(vec![LogRecord::Vote { vote }]).unwrap();
     log.remove_up_to(position(0)).unwrap();
@@ -222,7 +224,7 @@ fn full_disk_refuses_commands_beyond_reserved_space() {
     assert_eq!(open(parent.path()).last(), Some(position(index + 1)));
 }
 
-/// Semantics 3.1.
+/// `docs/semantics.md`, section 3.1.
 #[test]
 fn entry_of_a_failed_sync_is_on_the_device_after_restart() {
     let scratch = tempfile::tempdir().unwrap();
@@ -237,7 +239,7 @@ fn entry_of_a_failed_sync_is_on_the_device_after_restart() {
         log.write(vec![append(index)]).unwrap();
     }
     assert!(log.end < 4096);
-    // Without the reserved space, the next block of the file is new.
+    // The test drops the reserved space, so that the next block of the file must be allocated.
     log.file.set_len(log.end).unwrap();
     log.file.sync_all().unwrap();
     thin.trim();
@@ -250,7 +252,7 @@ fn entry_of_a_failed_sync_is_on_the_device_after_restart() {
     let last = log.last().unwrap().index + 1;
     let content = EntryContent::Command { command: Bytes(vec![7; 900]) };
     let long = LogRecord::Append { entry: LogEntry { position: position(last), content } };
-    // The process ends between the failed sync and its next step.
+    // The process ends directly after the failed sync.
     log.write(vec![long]).unwrap_err();
     drop(log);
     thin.resize(200);
