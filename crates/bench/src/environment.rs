@@ -1,11 +1,11 @@
-//! The environment of a host. The environment is stored with the results so that readers can judge
-//! them later.
+//! The environment of a host. A run stores it with its results, so that readers can judge the
+//! results later.
 
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::path::Path;
 
-/// A host, and the mount on which the benchmark works.
+/// Description of a host, and of the mount on which the benchmark works.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Environment {
     /// Host name, as the kernel reports it.
@@ -25,7 +25,8 @@ pub struct Environment {
     pub boot_id: String,
     /// Whether the agent runs as root. Only root can drop caches.
     pub is_root: bool,
-    /// The mount on which the benchmark works. `None` if there is no path, or no mount was found.
+    /// The mount on which the benchmark works. `None` if the benchmark uses no path, or if no mount
+    /// contains the path.
     pub mount: Option<Mount>,
 }
 
@@ -73,7 +74,8 @@ impl Environment {
 /// Returns the mount that contains an absolute path, from the contents of `/proc/self/mountinfo`.
 fn mount_of(mounts: &str, path: &Path) -> Option<Mount> {
     let found = mounts.lines().filter_map(parse).filter(|mount| path.starts_with(&mount.point));
-    // The longest mount point wins. If several mounts are on one mount point, the last one wins.
+    // The mount with the longest mount point contains the path. If several mounts have the same
+    // mount point, the last one hides the others.
     found.max_by_key(|mount| mount.point.len())
 }
 
@@ -97,7 +99,8 @@ fn parse(line: &str) -> Option<Mount> {
 pub(crate) fn cpu_ticks() -> (u64, u64) {
     let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
     let first = stat.lines().next().unwrap_or_default();
-    // The first eight columns: user, nice, system, idle, iowait, irq, softirq, steal.
+    // The first eight columns of the line are user, nice, system, idle, iowait, irq, softirq,
+    // steal.
     let ticks: Vec<u64> = first.split_whitespace().skip(1).flat_map(str::parse).take(8).collect();
     let all: u64 = ticks.iter().sum();
     let idle: u64 = ticks.iter().skip(3).take(2).sum();

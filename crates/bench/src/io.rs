@@ -1,9 +1,9 @@
-//! Reads and writes in IOR's patterns: N processes use one file or one file each, in blocks and
-//! segments, in sequential or random order.
+//! Reads and writes in IOR's patterns: N processes share one file or use one file each. They move
+//! blocks and segments in sequential or random order.
 //!
 //! Like in IOR, a phase begins when the first process begins to open its file, and ends when the
-//! last process has closed its file. One difference from IOR: the first process creates a shared
-//! file before the clock starts, and never overwrites an existing file.
+//! last process has closed its file. Unlike in IOR, the first process creates a shared file before
+//! the clock starts. It never overwrites an existing file.
 
 mod outcome;
 pub(crate) mod pattern;

@@ -2,13 +2,14 @@
 //! line.
 //!
 //! The controller runs each host's prefix command to start an *agent* ([`agent()`]) there, and
-//! exchanges lines of JSON with the agent over standard input and output. That needs no port, and
+//! exchanges lines of JSON with the agent over standard input and output. This needs no port, and
 //! any command that reaches a host works (ssh, `ip netns exec`, or none). An agent starts the
 //! *workers* of its host ([`worker()`]), one process each, and forwards their messages. When the
 //! controller exits, for whatever reason, agents and workers see the end of their input. Agents and
 //! workers then remove the files that they created, and exit.
 //!
-//! Every wait has a time limit: a run fails if a process sends nothing for the limit of the run.
+//! Every wait has a time limit. A phase fails if no process makes progress for the time limit of
+//! the plan.
 
 mod agent;
 mod fleet;
@@ -34,7 +35,7 @@ use skep_types::{Error, ErrorCode, Result};
 pub struct Host {
     /// Name of the host in results, and the value of `{host}` in paths.
     pub name: String,
-    /// The command prefix that runs a command on the host. Empty for this host.
+    /// The command prefix that runs a command on the host. Empty for the host of this process.
     pub enter: Vec<String>,
 }
 

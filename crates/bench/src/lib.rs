@@ -9,9 +9,10 @@
 //! (IOR, mdtest, fio, IOzone) instead of the built-in engines.
 //!
 //! # Rules for every engine
-//! All processes begin a phase at one barrier, and the time of a phase is from the first begin to
-//! the last end. A run keeps the results of each process, not only means. After a failure, a run
-//! returns the results that it has, with the reason for the failure.
+//! All processes begin a phase at one barrier. The time of a phase lasts from the begin of its
+//! first process to the end of its last process. A run records the results of each process, not
+//! only means. After a failure, a run returns the results that it has, with the reason for the
+//! failure.
 //!
 //! `skep bench` is the command line of this crate. `cargo xtask bench` is separate and for
 //! developers of Skep: it starts Skep and other file systems on one machine, and compares them.

@@ -2,25 +2,30 @@
 
 use std::time::Duration;
 
-/// Maximum number of hosts of a run. For each, the controller has a child process and two threads.
+/// Maximum number of hosts of a run. For each host, the controller has a child process and two
+/// threads.
 pub const MAX_HOSTS: usize = 1024;
-/// Maximum number of processes of a run, over all hosts. The controller reads a line from each at
-/// every heartbeat.
+/// Maximum number of processes of a run, over all hosts. The controller reads a line from each
+/// process at every heartbeat.
 pub const MAX_PROCESSES: u32 = 8192;
-/// Maximum number of processes on one host. Each has three threads, and a pipe to its agent.
+/// Maximum number of processes on one host. Each process has three threads, and a pipe to its
+/// agent.
 pub const MAX_PROCESSES_PER_HOST: u32 = 1024;
 /// Maximum number of repetitions in a plan.
 pub const MAX_REPETITIONS: u32 = 10_000;
 /// Maximum size of a transfer in bytes. Each worker holds a buffer of this size.
 pub const MAX_TRANSFER_BYTES: u64 = 1 << 30;
-/// Maximum number of directories in a tree. Each process holds their paths in memory.
+/// Maximum number of directories in a tree. Each process holds the paths of all directories in
+/// memory.
 pub const MAX_DIRECTORIES: u64 = 1 << 20;
-/// Default time limit of a run without progress of a process, in seconds.
+/// Default number of seconds without progress of any process after which a run fails.
 pub const DEFAULT_PATIENCE_S: u32 = 300;
 
-/// Maximum length of a line between controller, agents and workers. The longest line is a plan.
+/// Maximum length in bytes of a line between controller, agents and workers. The longest line is a
+/// plan.
 pub(crate) const MAX_LINE_BYTES: usize = 1 << 20;
-/// Maximum number of unread answers that the controller queues. The sender of another answer waits.
+/// Maximum number of unread answers that the controller queues. A thread that has read a further
+/// answer waits until the queue has space.
 pub(crate) const MAX_WAITING: usize = 1024;
 /// Time limit for an agent to start and to answer. A login over ssh is slow.
 pub(crate) const START_PATIENCE: Duration = Duration::from_secs(30);
@@ -45,17 +50,17 @@ pub(crate) const STOP_PATIENCE: Duration = Duration::from_secs(60);
 pub(crate) const HEARTBEAT: Duration = Duration::from_millis(500);
 /// Number of round trips that measure the difference of two clocks. The shortest round trip counts.
 pub(crate) const CLOCK_TRIPS: usize = 16;
-/// Number of bytes that are kept from the end of an agent's error output.
+/// Number of bytes at the end of an agent's error output that the controller stores.
 pub(crate) const KEPT_ERRORS_BYTES: u64 = 2048;
 /// Time for which a process that measures the network spins while it waits for an answer, before it
 /// sleeps. The threads of a mount spin for the same time.
 pub(crate) const NET_SPIN: Duration = Duration::from_micros(50);
 /// Interval at which a run that waits for a service checks whether the user has interrupted it.
 pub(crate) const INTERRUPT_LOOK: Duration = Duration::from_millis(100);
-/// Maximum number of bytes that are kept of a program's output. fio has the longest output, about
-/// 20 KiB per job.
+/// Maximum number of bytes of a program's output that a worker stores. fio has the longest output,
+/// about 20 KiB per job.
 pub(crate) const MAX_OUTPUT_BYTES: usize = 16 << 20;
 /// Interval at which a run that waits for a program checks whether the user has interrupted it.
 pub(crate) const TOOL_LOOK: Duration = Duration::from_millis(50);
-/// Time limit for a program to exit after SIGTERM, after which it is killed.
+/// Time limit for a program to exit after SIGTERM. After this time, the worker kills the program.
 pub(crate) const TOOL_END_PATIENCE: Duration = Duration::from_secs(3);

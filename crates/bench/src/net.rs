@@ -4,8 +4,8 @@
 //! The messages have the format of messages with file data, including checksums, and use the same
 //! kind of connection. Messages go to the thread that owns a storage target, but no files are
 //! written or read (`skep_rpc::link_benchmark`). On client hosts, the launcher starts processes
-//! that measure. Services measure on request. For each pair, the run measures the bandwidth in both
-//! directions, and round trips.
+//! that measure links. Services measure links on request. For each pair, the run measures the
+//! bandwidth in both directions, and round trips.
 
 pub(crate) mod outcome;
 mod plan;

@@ -40,7 +40,7 @@ pub enum Progress {
 pub enum Measurement {
     /// A phase of [`crate::io`] or [`crate::metadata`], including a phase that only compares data.
     Phase(PhaseRecord),
-    /// A pair of [`crate::net`].
+    /// One measurement of a pair of [`crate::net`].
     Link {
         /// The two ends of the link.
         between: Pair,
@@ -60,10 +60,10 @@ impl Progress {
     }
 }
 
-/// Set when the user interrupts the process. Read by every run of this process.
+/// Whether the user has interrupted this process. Every run of this process reads the flag.
 static IS_INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
-/// Ends all runs of this process soon. Each run returns the results that it has.
+/// Makes all runs of this process end soon. Each run returns the results that it has.
 pub fn interrupt() {
     IS_INTERRUPTED.store(true, Ordering::Relaxed);
 }

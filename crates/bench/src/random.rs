@@ -14,7 +14,7 @@ pub(crate) struct Permutation {
 }
 
 impl Permutation {
-    /// Creates the permutation for a seed.
+    /// Creates the permutation of `0..count` for a seed.
     pub(crate) fn new(count: u64, seed: u64) -> Self {
         let bits = u64::BITS - count.saturating_sub(1).leading_zeros();
         Self { count, half_bits: bits.div_ceil(2).max(1), seed: mix(seed) }

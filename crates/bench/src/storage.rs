@@ -19,7 +19,7 @@ use skep_wire::benchmark::{AskBenchmark, BenchmarkProgress, StartBenchmark, Stop
 use std::rc::Rc;
 use std::time::Duration;
 
-/// A target with a connection to it.
+/// The record of a target, and a connection to this target.
 pub type Connected = (TargetRecord, Rc<Connection>);
 
 fn options(patience: Duration) -> CallOptions {
@@ -126,7 +126,7 @@ async fn measure(
     Ok(())
 }
 
-/// Waits until all targets have finished.
+/// Waits until all targets have finished the phase.
 async fn wait(
     start: &StartBenchmark,
     targets: &[Connected],

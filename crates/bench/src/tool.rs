@@ -2,10 +2,11 @@
 //! options, the same procedure and the same format of results.
 //!
 //! As with the built-in engines, the launcher handles hosts, repetitions, dropped caches and
-//! records. Each phase is one execution of the program, whose own report is stored beside the
-//! numbers that are read from it. IOR and mdtest run as one MPI job, which reports only the sum
-//! over its processes. fio and IOzone are executed by each process of the launcher. A plan with an
-//! option that the program lacks is refused: no option is silently dropped.
+//! records. A phase is one execution of the program, or a part of an execution of mdtest. The run
+//! stores the program's own report beside the numbers that it reads from this report. IOR and
+//! mdtest run as one MPI job, which reports only the sum over its processes. fio and IOzone are
+//! executed by each process of the launcher. The run refuses a plan with an option that the program
+//! lacks, so no option is silently ignored.
 
 mod child;
 mod engine;
@@ -29,7 +30,7 @@ use skep_types::{Error, ErrorCode, Result};
 pub enum Tool {
     /// <https://github.com/hpc/ior>
     Ior,
-    /// Part of the source of IOR.
+    /// mdtest, which is part of the source of IOR.
     Mdtest,
     /// <https://github.com/axboe/fio>
     Fio,
@@ -91,12 +92,12 @@ pub(crate) enum Work {
     Metadata(MetadataPlan),
 }
 
-/// The data that a process needs to run the program.
+/// The data that a process needs to run an external program.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Assignment {
     pub(crate) runner: Runner,
     pub(crate) work: Work,
-    /// All hosts with processes. The hosts get the ranks in turn.
+    /// All hosts with processes. Ranks are assigned to these hosts in turn.
     pub(crate) hosts: Vec<Host>,
     /// Number of processes over all hosts.
     pub(crate) processes: u32,
@@ -199,7 +200,7 @@ fn refused(table: &[(bool, &str)]) -> Vec<String> {
     asked.map(|(_, what)| (*what).to_owned()).collect()
 }
 
-/// Converts words to a command line.
+/// Converts string literals to the words of a command line.
 fn words<const N: usize>(words: [&str; N]) -> Vec<String> {
     words.map(str::to_owned).to_vec()
 }
@@ -213,7 +214,8 @@ struct Report {
     operations: u64,
     /// Duration in seconds, as the program reports it.
     seconds: f64,
-    /// Part of `seconds` that was spent in open and close; zero if the program does not report it.
+    /// Parts of `seconds` that were spent in open (`open_s`) and in close (`close_s`); zero if the
+    /// program does not report them.
     open_s: f64,
     close_s: f64,
     /// The program's own report, as JSON.
@@ -222,5 +224,5 @@ struct Report {
 
 /// Returns a number from the JSON output of a program.
 fn number(value: &serde_json::Value, name: &str) -> std::result::Result<f64, String> {
-    value[name].as_f64().ok_or_else(|| format!("its output has no number '{name}'"))
+    value[name].as_f64().ok_or_else(|| format!("the output has no number '{name}'"))
 }

@@ -26,7 +26,7 @@ pub struct Outcome<P> {
     pub hosts: Vec<HostRecord>,
     /// The record of each phase that was completed, in order.
     pub phases: Vec<PhaseRecord>,
-    /// Why the run ended before the plan was complete. The results up to then are in `phases`.
+    /// Why the run ended before the plan was complete. Its earlier results are in `phases`.
     pub failure: Option<String>,
 }
 
@@ -35,8 +35,8 @@ pub struct Outcome<P> {
 pub(crate) enum Recording {
     /// The record is a result.
     Keep,
-    /// The phase verified the data that the previous phase wrote. Its errors are added to that
-    /// record.
+    /// The phase verified the data that the previous phase wrote. Its errors are added to the
+    /// record of the previous phase.
     AddErrorsToLast,
     /// The phase cleans up, and its record is dropped.
     Discard,
@@ -58,26 +58,26 @@ pub(crate) struct Common<'a> {
     pub(crate) repetitions: u32,
     pub(crate) before_phase: Option<&'a str>,
     pub(crate) keep_caches: bool,
-    /// Hosts without processes, on which caches are also dropped.
+    /// Hosts that run no processes, but also drop their caches.
     pub(crate) server_hosts: &'a [Host],
-    /// Time limit without progress of a process in a phase, in seconds.
+    /// Seconds without progress of any process after which a phase fails.
     pub(crate) patience_s: u32,
 }
 
 /// A plan whose phases can be run on many processes.
 pub(crate) trait Workload: Clone {
-    /// Checks the plan for this number of processes over all hosts.
+    /// Checks whether `processes` processes over all hosts can run the plan.
     ///
     /// # Errors
-    /// `InvalidArgument`, listing every mistake.
+    /// `InvalidArgument`, with a text that lists every mistake in the plan.
     fn check(&self, processes: u32) -> Result<()>;
 
-    /// Draws a random number that distinguishes the files of this run from the files of others, if
-    /// the plan needs a number and has none. `is_own` is false if an external program does the
+    /// If the plan needs a number and has none, draws a random number that distinguishes the files
+    /// of this run from the files of other runs. `is_own` is false if an external program does the
     /// work.
     fn draw_signature(&mut self, is_own: bool);
 
-    /// Returns the plan as the processes get it.
+    /// Returns the plan in the form that the processes receive.
     fn work(&self) -> Work;
 
     /// Returns the path on which the run works. The run describes the file system at this path.

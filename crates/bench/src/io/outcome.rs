@@ -16,7 +16,7 @@ impl Outcome<Plan> {
         Summary::of(&self.bandwidths(phase))
     }
 
-    /// Returns the number of operations in all phases that read wrong data.
+    /// Returns the number of operations that read wrong data, summed over all phases.
     pub fn errors(&self) -> u64 {
         self.phases.iter().map(|record| record.errors).sum()
     }

@@ -1,4 +1,4 @@
-//! The offsets that each process reads or writes, in their order. Pure functions.
+//! Computes the offsets at which each process reads or writes, in order. Pure functions.
 
 use super::plan::Plan;
 use crate::random::{Permutation, mix};
@@ -16,14 +16,14 @@ pub(crate) struct Transfers {
     order: Option<Permutation>,
 }
 
-/// Returns the rank whose data a process reads. With `-C`, this is the next rank, which runs on the
-/// next host, since ranks are assigned to hosts in turn.
+/// Returns the rank whose data a process reads. With the option `-C`, this is the next rank. It
+/// runs on the next host, since ranks are assigned to hosts in turn.
 pub(crate) fn reads_data_of(plan: &Plan, rank: u32, processes: u32) -> u32 {
     if plan.reorder { (rank + 1) % processes } else { rank }
 }
 
 impl Transfers {
-    /// Returns the transfers for the data of the rank `data_of`.
+    /// Returns the transfers that cover the data of the rank `data_of`.
     pub(crate) fn of(plan: &Plan, data_of: u32, processes: u32) -> Self {
         let (rank, processes) = (u64::from(data_of), u64::from(processes));
         let count = plan.block_bytes / plan.transfer_bytes * plan.segments;
@@ -56,8 +56,8 @@ mod tests {
     }
 
     proptest! {
-        /// In N-1 and N-N and in any order, each byte is written exactly once, and nothing beyond
-        /// the end.
+        /// The processes write each byte exactly once, and no byte beyond the end. This holds in
+        /// any order, for one shared file (N-1) and for one file per process (N-N).
         #[test]
         fn every_byte_is_written_once(
             per_block in 1_u64..5,

@@ -11,7 +11,7 @@ const DIRECT_UNIT: u64 = 512;
 /// Size of a word in the written data. Transfers consist of whole words.
 pub(crate) const WORD_BYTES: u64 = 8;
 
-/// A test with IOR's options. Each field names the letter of its option.
+/// A test with IOR's options. The doc of a field begins with the letter of its option.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Plan {
@@ -36,13 +36,14 @@ pub struct Plan {
     pub reorder: bool,
     /// `-e`: processes call `fsync` after writing, within the measured time.
     pub fsync: bool,
-    /// `-k`: the run keeps its files at the end.
+    /// `-k`: the run does not remove its files at the end.
     pub keep: bool,
     /// `-E`: the files exist already. The run overwrites them and does not remove them.
     pub use_existing: bool,
     /// `-i`: number of repetitions.
     pub repetitions: u32,
-    /// `-W`: the run reads the written data again and compares it, outside of the measured time.
+    /// `-W`: the run reads the written data again and compares it with the expected data, outside
+    /// of the measured time.
     pub verify_write: bool,
     /// `-R`: processes compare the data that they read with the expected data, within the measured
     /// time.
@@ -65,9 +66,9 @@ pub struct Plan {
     /// Shell command that each host with processes runs before each phase, for example to remount.
     /// `{host}` in it stands for the host's name.
     pub before_phase: Option<String>,
-    /// Hosts without processes whose caches are also dropped.
+    /// Hosts that run no processes, but also drop their caches.
     pub server_hosts: Vec<Host>,
-    /// Time limit without progress of a process, in seconds.
+    /// Seconds without progress of any process after which the run fails.
     pub patience_s: u32,
 }
 
@@ -106,7 +107,7 @@ impl Default for Plan {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Phase {
     Write,
-    /// Reads the written data again and compares it.
+    /// Reads the written data again and compares it with the expected data.
     Check,
     Read,
     Remove,
@@ -132,10 +133,10 @@ impl Phase {
 }
 
 impl Plan {
-    /// Checks the plan for this number of processes.
+    /// Checks whether `processes` processes can run the plan.
     ///
     /// # Errors
-    /// `InvalidArgument`, listing every mistake.
+    /// `InvalidArgument`, with a text that lists every mistake in the plan.
     pub fn check(&self, processes: u32) -> Result<()> {
         let mut problems = Vec::new();
         let mut must = |holds: bool, what: &str| {
@@ -219,7 +220,7 @@ impl Plan {
         self.verify_write || self.verify_read || self.signature.is_some()
     }
 
-    /// Returns the path of a rank's file on its host.
+    /// Returns the path of the file that the process with this rank uses on `host`.
     pub(crate) fn file_of(&self, rank: u32, host: &str) -> PathBuf {
         let path = self.path.replace("{host}", host);
         if self.file_per_process { format!("{path}.{rank:08}").into() } else { path.into() }

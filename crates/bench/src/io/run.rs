@@ -16,8 +16,8 @@ use std::path::PathBuf;
 /// - Otherwise the reason why there is no result, such as a missing program, a program that does
 ///   not support the plan, an unreachable host, an existing file or a full disk.
 ///
-/// As soon as there is one result, the run returns the outcome. [`Outcome::failure`] then has the
-/// reason why results are missing.
+/// A run that fails after its first result returns the outcome. [`Outcome::failure`] then contains
+/// the reason why results are missing.
 pub fn run(
     runner: Option<&Runner>,
     plan: &Plan,

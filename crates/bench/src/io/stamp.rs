@@ -2,8 +2,8 @@
 //! rank and offset.
 //!
 //! From the highest bit, a word consists of 12 bits of the run's signature, 14 bits of the writer's
-//! rank, and 38 bits of the word's index in the file. So the content repeats after 2 TiB. No word
-//! is zero, since the signature is not zero: readers can distinguish data from holes.
+//! rank, and 38 bits of the word's index in the file. So the content repeats after 2 TiB. Readers
+//! can distinguish data from holes, because the signature is not zero and so no word is zero.
 
 use super::plan::WORD_BYTES;
 use std::fmt;
@@ -20,7 +20,7 @@ pub(crate) struct Stamp {
     rank: u64,
 }
 
-/// Bytes that differ from the expected bytes.
+/// A difference between the bytes that a process read and the expected bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Mismatch {
     /// Offset of the first wrong word in the file.
@@ -48,8 +48,8 @@ impl Stamp {
         (0_u64..).map(move |index| base | ((first + index) & ((1 << PLACE_BITS) - 1)))
     }
 
-    /// Fills a buffer with the data for an offset of the file. Length and offset must be multiples
-    /// of a word.
+    /// Fills a buffer with the data that belongs at `offset` in the file. The length of the buffer
+    /// and the offset must be multiples of [`WORD_BYTES`].
     pub(crate) fn fill(self, buffer: &mut [u8], offset: u64) {
         for (bytes, word) in buffer.chunks_exact_mut(WORD).zip(self.words(offset)) {
             bytes.copy_from_slice(&word.to_le_bytes());

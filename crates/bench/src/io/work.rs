@@ -50,7 +50,8 @@ impl IoEngine {
     pub(crate) fn new(plan: Plan, seat: Seat) -> Self {
         let len = usize::try_from(plan.transfer_bytes).expect("a plan's transfers are bounded");
         let mut buffer = Aligned::new(len);
-        // Not zeros, since file systems may store zeros as holes. Different for each process.
+        // The buffer contains no zeros, since file systems may store zeros as holes. Its content
+        // differs between processes.
         Stamp::new(plan.signature.unwrap_or(1), seat.rank).fill(buffer.bytes(), 0);
         Self { plan, seat, buffer, has_made: false }
     }
@@ -59,8 +60,8 @@ impl IoEngine {
     fn data_of(&self, phase: Phase) -> u32 {
         match phase {
             Phase::Write | Phase::Remove => self.seat.rank,
-            // The check also reads the data of another process, since the data of a process may be
-            // in the cache of its own host.
+            // With `-C`, the check also reads the data of another process, since a host may cache
+            // the data of its own processes.
             Phase::Check | Phase::Read => reads_data_of(&self.plan, self.seat.rank, self.seat.of),
         }
     }
@@ -116,7 +117,7 @@ impl IoEngine {
             return Err(format!("{name} has {len} bytes; the plan reads {needed}"));
         }
         if phase == Phase::Check || !self.plan.keep_caches {
-            // A file system without a page cache ignores or refuses this.
+            // A file system without a page cache ignores or refuses this advice.
             let _ = rustix::fs::fadvise(&file, 0, None, Advice::DontNeed);
         }
         Ok(())
@@ -256,7 +257,7 @@ mod tests {
         Step { phase: phase.name().into(), repetition: 1, total: 0 }
     }
 
-    /// Runs all processes of a plan in this thread, one after the other in each phase.
+    /// Returns an engine for each process of a plan. The test runs all engines in its own thread.
     fn engines(plan: &Plan, of: u32) -> Vec<IoEngine> {
         plan.check(of).unwrap();
         let seat = |rank| Seat { rank, of, host: "here".into() };
@@ -290,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn written_data_is_read_and_compared_in_both_layouts() {
+    fn shared_and_separate_files_are_read_back_and_compared() {
         for file_per_process in [false, true] {
             let place = tempfile::tempdir().unwrap();
             let plan = Plan { file_per_process, ..small_plan(place.path()) };
@@ -333,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn existing_file_is_overwritten_and_kept_with_use_existing() {
+    fn use_existing_overwrites_but_never_removes_the_file() {
         let place = tempfile::tempdir().unwrap();
         let plan = Plan { use_existing: true, ..small_plan(place.path()) };
         fs::write(&plan.path, "").unwrap();

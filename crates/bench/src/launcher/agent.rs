@@ -1,8 +1,8 @@
-//! The agent: the controller's process on a host.
+//! The agent: the process that the controller starts on each host.
 //!
-//! Starts the host's workers and forwards their messages. One thread per worker reads from that
-//! worker, and the main thread reads from the controller. When the controller exits, the agent and
-//! its workers exit too.
+//! The agent starts the workers of its host and forwards their messages to the controller. One
+//! thread per worker reads from that worker, and the main thread reads from the controller. When
+//! the controller exits, the agent and its workers exit too.
 
 use super::protocol::{Answer, Order, WorkerMessage, read_line, write_line};
 use crate::environment::{Environment, cpu_ticks};
@@ -20,7 +20,7 @@ use std::thread::JoinHandle;
 const WORKER_ARGUMENTS: [&str; 2] = ["bench", "worker"];
 
 /// State that all threads of an agent share: the output to the controller, and the progress of the
-/// current phase. Each thread locks the state for one line at a time.
+/// current phase. A thread locks the state to send one line.
 struct Up {
     out: std::io::Stdout,
     working: usize,
@@ -61,7 +61,8 @@ struct Worker {
     reader: JoinHandle<()>,
 }
 
-/// Follows the orders that the controller sends to standard input, until the input ends.
+/// Follows the orders that the controller sends to the agent's standard input, until the input
+/// ends.
 ///
 /// # Errors
 /// Fails if an order is malformed, or if an answer cannot be written.
@@ -75,7 +76,7 @@ pub fn agent() -> Result<()> {
     workers.iter_mut().for_each(|worker| worker.input = None);
     let deadline = skep_env::now() + END_PATIENCE;
     for worker in workers {
-        // A worker that hangs in the kernel cannot be waited for, so the wait has a deadline.
+        // A worker that hangs in the kernel may never exit, so the wait has a deadline.
         while !worker.reader.is_finished() && skep_env::now() < deadline {
             std::thread::park_timeout(std::time::Duration::from_millis(20));
         }
@@ -123,7 +124,8 @@ fn follow(input: &mut impl BufRead, shared: &Shared, workers: &mut Vec<Worker>) 
     Ok(())
 }
 
-/// Sends an order to all workers. If a worker is dead, the thread that reads from it reports that.
+/// Sends an order to all workers. If a worker is dead, the thread that reads from the worker
+/// reports its death.
 fn hand_on(order: Order, shared: &Shared, workers: &mut [Worker]) {
     if matches!(order, Order::Go) {
         let mut up = lock(shared);
@@ -150,8 +152,8 @@ fn start(rank: u32, first: &Order, shared: &Shared) -> Result<Worker> {
     let program = std::env::current_exe()?;
     let mut command = Command::new(program);
     command.args(WORKER_ARGUMENTS).stdin(Stdio::piped()).stdout(Stdio::piped());
-    // The worker is not set up to be killed with this process: at the end of its input it must
-    // first remove its files.
+    // The kernel must not kill the worker together with this process, because the worker removes
+    // its files at the end of its input.
     let mut child = command.stderr(Stdio::inherit()).spawn()?;
     let piped = || Error::new(ErrorCode::Io, "a child without pipes");
     let mut input = child.stdin.take().ok_or_else(piped)?;
@@ -163,7 +165,7 @@ fn start(rank: u32, first: &Order, shared: &Shared) -> Result<Worker> {
     Ok(Worker { input: Some(input), reader })
 }
 
-/// Forwards the messages of a worker until the worker exits.
+/// Forwards the messages of a worker to the controller until the worker exits.
 fn read_worker(rank: u32, mut child: Child, output: ChildStdout, shared: &Shared) {
     let mut output = BufReader::new(output);
     let mut is_working = false;
@@ -204,13 +206,15 @@ fn ending(child: &mut Child) -> String {
     }
 }
 
-/// Runs a command in a shell. The output goes to a file: processes that the command leaves running
-/// could hold a pipe open. If the command fails, the controller gets the last line of the output.
+/// Runs a command in a shell. The output goes to a file, since processes that the command leaves
+/// running could hold a pipe open. If the command fails, the controller gets the last line of the
+/// output.
 fn run(command: &str) -> std::result::Result<(), String> {
     let name = format!("skep-bench-{:016x}", skep_env::random_u64());
     let path = std::env::temp_dir().join(name);
     let result = run_into(command, &path);
-    // If the file was never created, this fails, and the error of the command is returned.
+    // The removal fails if the file was never created. The caller then gets the error of the
+    // command.
     let _ = fs::remove_file(&path);
     result
 }
@@ -234,8 +238,8 @@ fn run_into(command: &str, path: &Path) -> std::result::Result<(), String> {
 /// Writes back dirty pages, and drops this host's kernel caches.
 fn drop_caches(path: Option<&str>) -> std::result::Result<(), String> {
     const FILE: &str = "/proc/sys/vm/drop_caches";
-    // Syncs the measured file system first: writing back its pages makes pages of the file systems
-    // below it dirty.
+    // Sync the measured file system first, because the write-back of its pages makes pages of the
+    // file systems below it dirty.
     let directory = path.and_then(|path| Path::new(path).parent());
     if let Some(file) = directory.and_then(|directory| fs::File::open(directory).ok()) {
         rustix::fs::syncfs(&file).map_err(|error| format!("syncfs: {error}"))?;

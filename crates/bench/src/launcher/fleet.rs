@@ -21,12 +21,12 @@ use std::time::Duration;
 pub(crate) struct Setup<'a> {
     pub(crate) job: Job,
     pub(crate) hosts: &'a [Host],
-    /// Hosts without processes, on which caches are also dropped.
+    /// Hosts that run no processes, but also drop their caches.
     pub(crate) server_hosts: &'a [Host],
     pub(crate) processes_per_host: u32,
     /// Directory or file on which the benchmark works.
     pub(crate) path: Option<PathBuf>,
-    /// Time limit without progress in a phase.
+    /// Time without progress of any process after which a phase fails.
     pub(crate) patience: Duration,
 }
 
@@ -46,15 +46,15 @@ pub(crate) struct Fleet {
     /// Whether a phase has begun, so that there may be files to remove.
     has_begun: bool,
     caches_dropped: bool,
-    /// Whether the run has reported that a host cannot drop caches. Reported only once.
+    /// Whether the run has reported that a host cannot drop caches. A run reports this only once.
     has_noted_caches: bool,
-    /// Whether the run has reported the command that runs on all hosts. Reported only once.
+    /// Whether the run has reported the command that runs on all hosts. A run reports it only once.
     has_noted_command: bool,
 }
 
-/// The meaning of an answer for the loop that waits for answers.
+/// The effect of an answer on the loop that waits for answers.
 enum Turn {
-    /// The answer is not an expected one, and shows no progress.
+    /// The loop does not wait for this answer, and the answer shows no progress.
     Other,
     /// The phase made progress, which restarts the time limit.
     Moved,
@@ -151,7 +151,7 @@ impl Fleet {
             self.dead.extend(of_host);
         }
         let name = &self.links[number].name;
-        let why = if why.is_empty() { "it printed no error" } else { why };
+        let why = if why.is_empty() { "the agent printed no error" } else { why };
         let what = format!("cannot reach the agent on host {name}: {why}");
         Error::new(ErrorCode::Disconnected, what)
     }
@@ -248,8 +248,8 @@ impl Fleet {
         })
     }
 
-    /// Returns the error for an answer that violates the protocol, such as a failure that the agent
-    /// reports.
+    /// Returns the error for an answer that the controller does not expect, such as a failure that
+    /// the agent reports.
     fn unexpected(&mut self, number: usize, answer: &Answer) -> Error {
         let host = self.links[number].name.clone();
         match answer {

@@ -18,7 +18,7 @@ const AGENT_ARGUMENTS: [&str; 2] = ["bench", "agent"];
 #[derive(Debug)]
 pub(super) enum AgentEvent {
     Answer(Box<Answer>),
-    /// The agent has exited. Contains the end of its error output.
+    /// The agent has exited. The value is the end of the agent's error output.
     Ended(String),
 }
 
@@ -31,7 +31,7 @@ pub(super) struct Link {
 }
 
 impl Link {
-    /// Starts an agent. Its answers arrive in `inbox`, marked with `number`.
+    /// Starts an agent. A thread puts the agent's answers into `inbox`, each with `number`.
     ///
     /// # Errors
     /// Fails if the command that reaches the host cannot be started.
@@ -60,8 +60,8 @@ impl Link {
         Ok(Self { name: host.name.clone(), child, input, reader: Some(reader) })
     }
 
-    /// Sends an order to the agent. A write error is ignored: if the agent has exited, the loop
-    /// that waits for the answer gets [`AgentEvent::Ended`].
+    /// Sends an order to the agent. Ignores a write error, since the loop that waits for the answer
+    /// gets [`AgentEvent::Ended`] if the agent has exited.
     pub(super) fn send(&mut self, order: &Order) {
         if self.input.as_mut().is_some_and(|input| write_line(input, order).is_err()) {
             self.input = None;
@@ -86,14 +86,15 @@ impl Drop for Link {
         if !self.has_ended() {
             let _ = self.child.kill();
         }
-        // An agent that hangs in the kernel cannot be waited for without a limit. The agent exits
-        // when the kernel releases it.
+        // The wait has a limit, because an agent that hangs in the kernel exits only when the
+        // kernel releases it.
         let _ = within(LAST_PATIENCE, || self.has_ended());
         drop(self.reader.take());
     }
 }
 
-/// Polls `is_over` until it returns true or `limit` has passed. Returns whether it returned true.
+/// Polls `is_over` until it returns true or `limit` has passed. Returns whether `is_over` returned
+/// true.
 fn within(limit: Duration, mut is_over: impl FnMut() -> bool) -> bool {
     let deadline = skep_env::now() + limit;
     while !is_over() {
@@ -105,8 +106,8 @@ fn within(limit: Duration, mut is_over: impl FnMut() -> bool) -> bool {
     true
 }
 
-/// Returns the program to run on a host. ssh finds `skep` in the search path of the host; on other
-/// hosts it is the executable of this process.
+/// Returns the program to run on a host. On a host behind ssh, this is `skep` in the search path of
+/// that host. On any other host, it is the executable of this process.
 fn program_on(host: &Host) -> std::io::Result<PathBuf> {
     let is_remote = host.enter.first().is_some_and(|word| word.ends_with("ssh"));
     if is_remote { Ok("skep".into()) } else { std::env::current_exe() }
@@ -118,7 +119,7 @@ fn read_agent(
     errors: ChildStderr,
     inbox: &SyncSender<(usize, AgentEvent)>,
 ) {
-    // A separate thread reads the error output: an agent whose error pipe is full would block.
+    // A separate thread reads the error output, since an agent with a full error pipe would block.
     let complaints = skep_env::spawn_thread(format!("errors-{number}"), None, || last_of(errors));
     let mut output = BufReader::new(output);
     let why = loop {

@@ -1,4 +1,4 @@
-//! The messages between controller, agents and workers. Each is one line of JSON.
+//! The messages between controller, agents and workers. Each message is one line of JSON.
 
 use crate::environment::Environment;
 use crate::io;
@@ -34,7 +34,7 @@ pub(crate) struct Step {
     pub(crate) phase: String,
     /// The repetition, counted from 1.
     pub(crate) repetition: u32,
-    /// Bytes or operations of all processes at the end of the phase, for the progress display.
+    /// Number of bytes or operations of all processes in the whole phase, for the progress display.
     pub(crate) total: u64,
 }
 
@@ -46,7 +46,7 @@ pub(crate) enum Order {
     Hello { path: Option<String> },
     /// Asks the agent for the time of its clock.
     Clock,
-    /// Asks the agent to start workers with these ranks.
+    /// Asks the agent to start a worker for each rank in `ranks`.
     Start { job: Job, ranks: Vec<u32>, of: u32, host: String },
     /// Asks the agent to write back dirty pages and drop the caches of its host.
     DropCaches,
@@ -61,8 +61,8 @@ pub(crate) enum Order {
     /// To all workers: remove the files of the run. The first worker of an agent also removes the
     /// files of the workers in `dead`, which have exited.
     Clean { dead: Vec<u32> },
-    /// To all workers: the run is over, keep the files that exist. Without this order, a worker
-    /// removes its files at the end of its input.
+    /// To all workers: the run has succeeded, so do not remove the remaining files. Without this
+    /// order, a worker removes its files at the end of its input.
     Finish,
 }
 
@@ -90,7 +90,7 @@ pub(crate) enum Answer {
     /// All workers of the agent have ended a phase. The value is the share of the phase in which
     /// CPUs were busy, from 0 to 1.
     CpuBusy(f64),
-    /// The agent could not follow an order. Contains the reason.
+    /// The agent could not follow an order, for the reason in the text.
     Failed(String),
 }
 
@@ -100,7 +100,7 @@ pub(crate) enum Answer {
 pub(crate) enum WorkerMessage {
     /// The worker has read its job.
     Ready,
-    /// The worker is prepared for a phase, or cannot be, for this reason.
+    /// The worker has prepared a phase, or failed to prepare it for the reason in the error.
     Prepared(Result<(), String>),
     /// Bytes or operations that this worker has finished in the current phase.
     Moved(u64),
@@ -114,9 +114,9 @@ pub(crate) enum WorkerMessage {
 /// the process.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Measure {
-    /// When the process began.
+    /// Time at which the process began the phase.
     pub begin_s: f64,
-    /// When the process had finished.
+    /// Time at which the process had finished the phase.
     pub end_s: f64,
     /// Seconds spent in `open`.
     pub open_s: f64,
@@ -142,7 +142,7 @@ pub struct Measure {
     pub links: Vec<LinkMeasure>,
 }
 
-/// The results that a process measured for the network to one service.
+/// The results that a process measured for the link to one service.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct LinkMeasure {
     /// Node id of the service.
@@ -168,7 +168,7 @@ pub(crate) fn write_line<T: Serialize>(to: &mut impl Write, what: &T) -> std::io
 /// Reads a message from one line. Returns `None` at the end of the input.
 ///
 /// # Errors
-/// - The error of the system.
+/// - The error of the read.
 /// - `InvalidData` if the line is malformed or too long.
 pub(crate) fn read_line<T: DeserializeOwned>(
     from: &mut impl BufRead,

@@ -26,9 +26,9 @@ pub struct PhaseRecord {
     pub phase: String,
     /// The repetition, counted from 1.
     pub repetition: u32,
-    /// When the first process began.
+    /// Time at which the first process began the phase.
     pub begin_s: f64,
-    /// When the last process ended.
+    /// Time at which the last process ended the phase.
     pub end_s: f64,
     /// Time from `begin_s` to `end_s`.
     pub seconds: f64,
@@ -42,7 +42,7 @@ pub struct PhaseRecord {
     pub operations_per_s: f64,
     /// Time from the begin of the first process to the begin of the last process, in seconds.
     pub start_skew_s: f64,
-    /// Operations that returned wrong data.
+    /// Number of operations that returned wrong data.
     pub errors: u64,
     /// A description of the first operation that returned wrong data.
     pub first_error: Option<String>,
@@ -61,7 +61,7 @@ pub struct ProcessRecord {
     pub rank: u32,
     /// Name of the host on which the process ran.
     pub host: String,
-    /// Results of the process. Times are on the controller's time line.
+    /// Results of the process. The times are on the controller's time line.
     #[serde(flatten)]
     pub measure: Measure,
 }
@@ -90,7 +90,8 @@ impl PhaseRecord {
         let end_s = times(|it| it.end_s).fold(f64::NEG_INFINITY, f64::max);
         let sum = |of: fn(&Measure) -> u64| processes.iter().map(|it| of(&it.measure)).sum();
         let (bytes, operations): (u64, u64) = (sum(|it| it.bytes), sum(|it| it.operations));
-        // Clocks have a resolution of one nanosecond. This also avoids a division by zero.
+        // Clocks have a resolution of one nanosecond. The lower bound also avoids a division by
+        // zero.
         let seconds = (end_s - begin_s).max(1e-9);
         Self {
             phase,

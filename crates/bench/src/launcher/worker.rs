@@ -101,7 +101,8 @@ pub fn worker() -> Result<()> {
     send(&out, &WorkerMessage::Ready)?;
     let result = follow(&mut *engine, &orders, &control, &out);
     if !matches!(result, Ok(End::Finished)) {
-        // The input has ended because the agent has exited, or an answer cannot be written.
+        // The input has ended because the agent has exited, or the worker could not write an
+        // answer.
         engine.clean(&[]);
     }
     result.map(drop)

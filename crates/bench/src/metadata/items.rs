@@ -3,9 +3,9 @@
 use super::plan::Plan;
 use std::path::{Path, PathBuf};
 
-/// Returns the directories of a tree below `top`, parents before children. Like mdtest, it numbers
-/// the children of directory `k` from `k * b + 1` to `k * b + b`, where `b` is the branching
-/// factor.
+/// Returns the directories of a tree below `top`, parents before children. As in mdtest, the
+/// children of directory `k` have the numbers from `k * b + 1` to `k * b + b`, where `b` is the
+/// branching factor.
 pub(crate) fn tree(plan: &Plan, top: &Path, owner: u32) -> Vec<PathBuf> {
     let name = |index: u64| match plan.unique_trees {
         true => format!("mdtest_tree.{owner}.{index}"),

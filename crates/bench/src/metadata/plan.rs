@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use skep_types::{Error, ErrorCode, Result};
 use std::path::PathBuf;
 
-/// A test with mdtest's options. Each field names the letter of its option.
+/// A test with mdtest's options. The doc of a field begins with the letter of its option.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Plan {
@@ -49,18 +49,18 @@ pub struct Plan {
     /// by `stride`. It reads the items of the process at twice that distance, and removes the items
     /// at three times that distance.
     pub stride: u32,
-    /// A number in the name of the run's directory, so that each run creates new names. Hosts could
-    /// still cache names that an earlier run removed. `None` for a run that uses the items of
-    /// another run.
+    /// A number in the name of the run's directory. It makes the names of each run unique, because
+    /// hosts could still cache names that an earlier run removed. `None` for a run that uses the
+    /// items of another run.
     pub run: Option<u32>,
     /// Whether hosts keep their caches between phases.
     pub keep_caches: bool,
     /// Shell command that each host with processes runs before each phase, for example to remount.
     /// `{host}` in it stands for the host's name.
     pub before_phase: Option<String>,
-    /// Hosts without processes whose caches are also dropped.
+    /// Hosts that run no processes, but also drop their caches.
     pub server_hosts: Vec<Host>,
-    /// Time limit without progress of a process, in seconds.
+    /// Seconds without progress of any process after which the run fails.
     pub patience_s: u32,
 }
 
@@ -146,10 +146,10 @@ pub(crate) fn phase_named(name: &str) -> Option<(Object, Act)> {
 }
 
 impl Plan {
-    /// Checks the plan for this number of processes.
+    /// Checks whether `processes` processes can run the plan.
     ///
     /// # Errors
-    /// `InvalidArgument`, listing every mistake.
+    /// `InvalidArgument`, with a text that lists every mistake in the plan.
     pub fn check(&self, processes: u32) -> Result<()> {
         let mut problems = Vec::new();
         let mut must = |holds: bool, what: &str| {
@@ -301,11 +301,11 @@ mod tests {
             leaves_only,
             ..plan()
         };
-        // `mdtest -I 10 -z 5 -b 5`: 3906 directories.
+        // `mdtest -I 10 -z 5 -b 5` creates 3906 directories.
         assert_eq!(tree(5, 5, false).items_of_process(), 39_060);
         assert_eq!(tree(2, 4, true).items_of_process(), 160);
         assert_eq!(tree(3, 1, false).items_of_process(), 40);
-        // `mdtest -n 100 -z 2 -b 2`: 7 directories, with 14 items in each.
+        // `mdtest -n 100 -z 2 -b 2` creates 7 directories with 14 items in each.
         assert_eq!(Plan { depth: 2, branching: 2, ..plan() }.items_of_process(), 98);
     }
 

@@ -27,7 +27,7 @@ impl MetadataEngine {
         Self { plan, seat, buffer, made: None, current: None }
     }
 
-    /// Returns the rank whose items this process uses. Like mdtest, each operation shifts ranks by
+    /// Returns the rank whose items this process uses. As in mdtest, each operation shifts ranks by
     /// a different multiple of the stride.
     fn owner(&self, act: Act) -> u32 {
         let shifts = match act {
@@ -40,8 +40,8 @@ impl MetadataEngine {
         (place % u64::from(self.seat.of)) as u32
     }
 
-    /// Creates or removes the directories of a tree. Each process does this for its own tree, rank
-    /// 0 for a shared tree.
+    /// Creates or removes the directories of a tree. Each process does this for its own tree. For a
+    /// shared tree, rank 0 does this.
     fn change_tree(&self, act: Act, top: &Path, tally: &mut Tally<'_>) -> Result<(), String> {
         if !self.plan.unique_trees && self.seat.rank != 0 {
             return Ok(());
@@ -102,7 +102,7 @@ impl MetadataEngine {
     }
 }
 
-/// Counts operations. Fails if an operation fails or the phase is aborted.
+/// Counts operations. [`Tally::count`] fails if an operation fails or the phase is aborted.
 struct Tally<'a> {
     measure: &'a mut Measure,
     control: &'a Control,
@@ -153,7 +153,8 @@ impl Engine for MetadataEngine {
         }
         self.change_tree(act, &top, &mut tally)?;
         // With one tree per process, the last process removes the directory that contains the
-        // trees. No process can find out whether it is the last, so each one tries.
+        // trees. No process can find out whether it is the last, so each process tries to remove
+        // it.
         if act == Act::Remove {
             match fs::remove_dir(&top) {
                 Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => {}
@@ -168,7 +169,7 @@ impl Engine for MetadataEngine {
     fn clean(&mut self, dead: &[u32]) {
         let of_dead = self.current.take().filter(|_| dead.contains(&0) && self.plan.create);
         let Some(top) = self.made.take().or(of_dead) else { return };
-        // Other processes may still create items, so the removal is repeated.
+        // Other processes may still create items, so this process retries the removal.
         for _ in 0..CLEAN_TRIES {
             match fs::remove_dir_all(&top) {
                 Ok(()) => break,
@@ -189,7 +190,7 @@ mod tests {
         (0..of).map(|rank| MetadataEngine::new(plan.clone(), seat(rank))).collect()
     }
 
-    /// Runs all phases on all engines, and returns the number of operations of each.
+    /// Runs all phases on all engines, and returns the number of operations of each phase.
     fn run(
         plan: &Plan,
         engines: &mut [MetadataEngine],

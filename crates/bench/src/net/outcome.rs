@@ -46,8 +46,8 @@ pub struct Sample {
     pub round_trip_us: Option<f64>,
     /// Durations of all round trips, in microseconds.
     pub round_trips_us: Vec<f64>,
-    /// Share of the time in which the CPUs of the connecting host were busy with any work, from 0
-    /// to 1. `None` if a service connects, or if the time was too short to measure.
+    /// Share of the measured time in which the CPUs of the connecting host were busy with any work,
+    /// from 0 to 1. `None` if a service connects, or if the time was too short to measure.
     pub from_cpu_busy: Option<f64>,
 }
 
@@ -62,7 +62,8 @@ impl Sample {
         let all = || parts.iter().flat_map(|part| &part.streams);
         let begin = all().map(|(begin, _)| *begin).fold(f64::INFINITY, f64::min);
         let end = all().map(|(_, end)| *end).fold(f64::NEG_INFINITY, f64::max);
-        // Clocks have a resolution of one nanosecond. This also avoids a division by zero.
+        // Clocks have a resolution of one nanosecond. The lower bound also avoids a division by
+        // zero.
         let seconds = (end - begin).max(1e-9);
         let bytes: u64 = parts.iter().map(|part| part.bytes).sum();
         let trips: Vec<f64> = parts.iter().flat_map(|it| it.round_trips_us.clone()).collect();
@@ -106,7 +107,7 @@ pub struct Total {
     pub start_skew_s: f64,
 }
 
-/// A pair, compared with the other pairs of its kind.
+/// The comparison of a pair with the other pairs of its kind.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Judged {
     /// Index in [`Outcome::pairs`].
@@ -139,7 +140,7 @@ pub struct Outcome {
     pub totals: Vec<Total>,
     /// Each pair, compared with the other pairs of its kind.
     pub judged: Vec<Judged>,
-    /// Why the run ended before the plan was complete. `None` if it is complete.
+    /// Why the run ended before the plan was complete. `None` if the run completed the plan.
     pub failure: Option<String>,
 }
 
@@ -209,8 +210,8 @@ impl Outcome {
         }
     }
 
-    /// Returns the pairs that are slower than the others of their kind, with or without enough
-    /// confidence.
+    /// Returns the pairs that are slower than the others of their kind, including pairs for which
+    /// the confidence is too low.
     pub fn outliers(&self) -> impl Iterator<Item = &Judged> {
         self.judged.iter().filter(|judged| judged.compared.verdict != Verdict::Fine)
     }

@@ -90,7 +90,7 @@ pub struct Server {
     /// Addresses on which the service listens.
     pub addresses: Vec<String>,
     /// Ids of the service's storage targets. Messages go to the threads of these targets; streams
-    /// are assigned to them in turn. If empty, messages go to the service itself.
+    /// are assigned to them in turn. If the list is empty, messages go to the service itself.
     pub targets: Vec<u32>,
 }
 
@@ -107,7 +107,7 @@ impl Server {
 }
 
 impl Plan {
-    /// Returns the transfers over one link in a measurement of this quantity.
+    /// Returns the plan of the transfers over one link with which this quantity is measured.
     pub(crate) fn link(&self, measured: Measured) -> LinkPlan {
         let is_receiving = measured == Measured::Receive;
         match measured {
@@ -132,10 +132,10 @@ impl Plan {
         all
     }
 
-    /// Checks everything that can be checked without contacting the services.
+    /// Checks all values of the plan that can be checked without contacting the services.
     ///
     /// # Errors
-    /// `InvalidArgument`, listing every mistake.
+    /// `InvalidArgument`, with a text that lists every mistake in the plan.
     pub fn check(&self) -> Result<()> {
         let mut problems = Vec::new();
         let mut must = |holds: bool, what: &str| {
@@ -169,7 +169,7 @@ impl Plan {
     }
 }
 
-/// The join token of a cluster, as text. Must never be printed.
+/// The join token of a cluster, as text. No program may print it.
 #[derive(Clone, Serialize, Deserialize)]
 pub(crate) struct Key(pub(crate) String);
 
@@ -183,13 +183,13 @@ impl fmt::Debug for Key {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct Assignment {
     pub(crate) plan: Plan,
-    /// Names of all hosts. Rank `n` runs on host `n` modulo their number.
+    /// Names of all hosts. Rank `n` runs on host `n` modulo the number of hosts.
     pub(crate) hosts: Vec<String>,
     pub(crate) servers: Vec<Server>,
     pub(crate) token: Key,
 }
 
-/// A phase of the processes on hosts: the measured quantity, and the measured pair.
+/// A phase in which processes on hosts measure links: the measured quantity and the measured pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Leg {
     pub(crate) measured: Measured,

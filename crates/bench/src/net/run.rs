@@ -1,4 +1,4 @@
-//! Runs a plan: measures first from hosts to services, then between services.
+//! Runs a plan: measures first the links from hosts to services, then the links between services.
 
 use super::outcome::{Outcome, Pair, Sample, Total};
 use super::plan::{Assignment, Key, Leg, Measured, Plan, Server};
@@ -13,9 +13,9 @@ use skep_wire::benchmark::{MeasureLink, MeasureLinkReply};
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Measures from hosts to services, with `processes_per_host` processes on each host. Returns an
-/// outcome without measurements if the plan does not request these links. `token` is the join token
-/// of the cluster, as text.
+/// Measures the links from hosts to services, with `processes_per_host` processes on each host.
+/// Returns an outcome without measurements if the plan does not request these links. `token` is the
+/// join token of the cluster, as text.
 ///
 /// # Errors
 /// Like [`crate::io::run`].
@@ -61,7 +61,7 @@ pub fn from_hosts(
     Ok(outcome)
 }
 
-/// Returns the number of phases between servers, with all repetitions.
+/// Returns the number of phases that measure links between servers, over all repetitions.
 fn phases_between(plan: &Plan, servers: &[Server]) -> u64 {
     if !plan.between_servers {
         return 0;
@@ -155,7 +155,8 @@ fn pair_to(from: String, from_node: Option<u32>, from_kind: &str, server: &Serve
 }
 
 /// Orders services to measure links to other services, one pair at a time, if the plan requests
-/// this. Adds the results to the outcome. Earlier results are kept even if an error occurs.
+/// this. Adds the results to the outcome. Earlier results stay in the outcome even if an error
+/// occurs.
 ///
 /// # Errors
 /// The reason for the failure, if the outcome has no measurement at all.
@@ -209,8 +210,8 @@ async fn measure_servers(
     Ok(())
 }
 
-/// Connects to the thread of a service that measures. For a storage service, this is the thread of
-/// one target.
+/// Connects to the thread that measures links for a service. In a storage service, this is the
+/// thread of one target.
 async fn connect(identity: &Identity, server: &Server) -> Result<Rc<Connection>> {
     let mut last = Error::new(ErrorCode::Disconnected, "the service has no address");
     let target = server.target_ids().first().copied().unwrap_or_default();

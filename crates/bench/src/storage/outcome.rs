@@ -49,7 +49,7 @@ pub struct Outcome {
     pub targets: Vec<TargetRecord>,
     /// All measurements, in the order of time.
     pub samples: Vec<Sample>,
-    /// Why the run ended before the plan was complete. `None` if it is complete.
+    /// Why the run ended before the plan was complete. `None` if the run completed the plan.
     pub failure: Option<String>,
 }
 

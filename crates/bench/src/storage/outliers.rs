@@ -1,12 +1,12 @@
 //! Finds targets that are slower than the others, and the confidence of each verdict.
 //!
-//! Compares the median of a target with the median of the other targets. The difference is also
-//! given in units of the median absolute deviation. A few slow targets hardly affect either
-//! statistic. The Mann-Whitney test gives the probability that the difference is due to chance:
-//! that the target's samples are so far below the others if all samples come from one distribution.
-//! This probability is multiplied by the number of targets, since each of them could have been
-//! found slow by chance (Bonferroni correction). The test assumes no particular distribution of the
-//! rates.
+//! The module compares the median of a target with the median of the other targets. It also gives
+//! the difference in units of the median absolute deviation. A few slow targets hardly affect the
+//! median or this deviation. The Mann-Whitney test gives the probability that the difference is due
+//! to chance. If all samples come from one distribution, this is the probability that the target's
+//! samples are so far below the others. The module multiplies the probability by the number of
+//! targets, since any target could look slow by chance (Bonferroni correction). The test assumes no
+//! particular distribution of the rates.
 
 use super::Outcome;
 use crate::statistics::{median, median_deviation};
@@ -36,18 +36,18 @@ pub struct Judged {
     /// Median of the target's measurements, in MiB/s.
     pub median_mib_per_s: f64,
     /// How far the target's median is below the median of the other targets' medians, as a fraction
-    /// of the latter. Negative if it is above.
+    /// of the median of the others. Negative if the target's median is above.
     pub slower_by: f64,
-    /// The same difference in units of the median absolute deviation of all medians; `None` if that
-    /// is zero.
+    /// The same difference in units of the median absolute deviation of all medians; `None` if this
+    /// deviation is zero.
     pub deviations: Option<f64>,
     /// Confidence that the target is slower at all, from 0 to 1.
     pub confidence: f64,
-    /// The verdict that follows from these numbers.
+    /// The verdict that follows from `slower_by` and `confidence`.
     pub verdict: Verdict,
 }
 
-/// The thresholds at which a target counts as slow. Both must be reached.
+/// The thresholds at which a target counts as slow. A slow target reaches both thresholds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Rules {
     /// A target is slow only if it is slower than the others by at least this fraction, from 0 to
@@ -95,7 +95,7 @@ fn judge_one(all: &[(u32, Vec<f64>)], index: usize, phase: &str, rules: Rules) -
     })
 }
 
-/// A measured object, and how it compares with the others.
+/// The comparison of a measured object with the other objects.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Compared {
     /// Number of measurements of the object.
@@ -103,14 +103,14 @@ pub struct Compared {
     /// Median of the object's measurements.
     pub median: f64,
     /// How far the object's median is below the median of the other objects' medians, as a fraction
-    /// of the latter. Negative if it is above.
+    /// of the median of the others. Negative if the object's median is above.
     pub slower_by: f64,
-    /// The same difference in units of the median absolute deviation of all medians; `None` if that
-    /// is zero.
+    /// The same difference in units of the median absolute deviation of all medians; `None` if this
+    /// deviation is zero.
     pub deviations: Option<f64>,
     /// Confidence that the object is slower at all, from 0 to 1.
     pub confidence: f64,
-    /// The verdict that follows from these numbers.
+    /// The verdict that follows from `slower_by` and `confidence`.
     pub verdict: Verdict,
 }
 
@@ -144,7 +144,7 @@ pub fn compare(all: &[Vec<f64>], index: usize, rules: Rules) -> Option<Compared>
     })
 }
 
-/// Maximum number of pairs of samples for which all orders are counted. Beyond it, the normal
+/// Maximum number of pairs of samples for which all orders are counted. For more pairs, the normal
 /// distribution is a sufficient approximation.
 const COUNTED_PAIRS: usize = 2_000;
 
@@ -168,12 +168,12 @@ fn chance_of_being_so_low(first: &[f64], second: &[f64]) -> f64 {
     normal_below((above as f64 + 0.5 - mean) / deviation)
 }
 
-/// Returns a fraction of all orders of `n` values of a first list and `m` values of a second list:
-/// the orders in which at most `above` pairs have the first value above the second.
+/// Considers all orders of `n` values of a first list and `m` values of a second list. Returns the
+/// fraction of orders in which at most `above` pairs have the first value above the second.
 fn share_of_orders(n: usize, m: usize, above: usize) -> f64 {
-    // `shares[i]` at index `u`: the orders of `i` values of the first list among the values taken
-    // so far in which `u` pairs have the first value above the second. Stored as fractions of all
-    // orders, since the counts would overflow any integer type.
+    // `shares[i][u]` counts orders of the values taken so far, of which `i` are from the first
+    // list. It counts the orders in which `u` pairs have the first value above the second. The
+    // counts are stored as fractions of all orders, since they would overflow any integer type.
     let mut shares = vec![vec![0.0; n * m + 1]; n + 1];
     shares[0][0] = 1.0;
     for taken in 1..=n + m {
@@ -185,8 +185,8 @@ fn share_of_orders(n: usize, m: usize, above: usize) -> f64 {
             let total = taken as f64;
             let mut next = vec![0.0; n * m + 1];
             for (pairs, place) in next.iter_mut().enumerate() {
-                // The largest of these values is from the second list, or it is from the first list
-                // and then above all values of the second list.
+                // Either the largest value taken so far is from the second list, or it is from the
+                // first list and above all values of the second list.
                 let of_second = if other > 0 { shares[own][pairs] * other as f64 } else { 0.0 };
                 let of_first = match own > 0 && pairs >= other {
                     true => shares[own - 1][pairs - other] * own as f64,
@@ -258,7 +258,7 @@ mod tests {
         assert_eq!(verdicts(&[fine, other, fine, other]), [Fine; 4]);
         // A single measurement of each target decides nothing, however large the difference.
         assert_eq!(verdicts(&[&[100.0], &[99.0], &[10.0]]), [Fine, Fine, Unclear]);
-        // A small difference is accepted, even with high confidence.
+        // A target with a small difference counts as fine, even with high confidence.
         let little: &[f64] = &[95.0, 95.1, 95.2, 95.3, 95.4];
         assert_eq!(verdicts(&[fine, other, little]), [Fine; 3]);
         assert_eq!(verdicts(&[fine]), [Fine]);
@@ -271,7 +271,7 @@ mod tests {
         let slow: &[f64] = &[50.0, 49.0, 51.0, 50.0, 52.0];
         let judged = judge(&outcome(&[fine, fine, fine, slow]), Rules::default());
         assert_eq!((judged[3].target, judged[3].slower_by), (4, 0.5));
-        // 1 of 15504 orders, multiplied by four targets.
+        // The chance is 1 of 15504 orders, multiplied by four targets.
         assert!((judged[3].confidence - (1.0 - 4.0 / 15_504.0)).abs() < 1e-9);
         assert_eq!(judged[0].confidence, 0.0);
     }

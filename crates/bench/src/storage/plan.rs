@@ -8,8 +8,8 @@ use skep_types::{Error, ErrorCode, Result};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Plan {
-    /// Whether to measure writing. Targets always write, since reading needs the data. If this is
-    /// not set, the results of writing are dropped.
+    /// Whether to measure writing. Targets always write, since reading needs the data. If this
+    /// field is false, the run drops the results of writing.
     pub write: bool,
     /// Whether to measure reading.
     pub read: bool,
@@ -23,7 +23,7 @@ pub struct Plan {
     pub repetitions: u32,
     /// Whether targets work one after another, instead of all at the same time.
     pub one_by_one: bool,
-    /// Time limit without progress of a target, in seconds.
+    /// Seconds without progress of any target after which the run fails.
     pub patience_s: u32,
 }
 
@@ -43,10 +43,10 @@ impl Default for Plan {
 }
 
 impl Plan {
-    /// Checks everything that can be checked without contacting the targets.
+    /// Checks all values of the plan that can be checked without contacting the targets.
     ///
     /// # Errors
-    /// `InvalidArgument`, listing every mistake.
+    /// `InvalidArgument`, with a text that lists every mistake in the plan.
     pub fn check(&self) -> Result<()> {
         let mut problems = Vec::new();
         let mut must = |holds: bool, what: &str| {

@@ -8,13 +8,13 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 
-/// The output of a program, and the time at which it ended, in seconds since boot.
+/// The output of a program, and the time at which the program ended, in seconds since boot.
 pub(super) struct Printed {
     pub(super) text: String,
     pub(super) end_s: f64,
 }
 
-/// Reads a stream to its end, and returns at most `keep` bytes.
+/// Reads a stream to its end, and returns at most the first `keep` bytes.
 fn drain(mut from: impl Read, keep: usize) -> String {
     let mut kept = Vec::new();
     let mut buffer = [0; 16 << 10];
@@ -25,13 +25,13 @@ fn drain(mut from: impl Read, keep: usize) -> String {
     String::from_utf8_lossy(&kept).into_owned()
 }
 
-/// A child process with its own process group. Dropping this ends all processes of the group.
+/// A child process with its own process group. Dropping the value ends all processes of the group.
 struct Group(Child);
 
 impl Group {
     fn signal(&self, signal: Signal) {
         let group = i32::try_from(self.0.id()).ok().and_then(Pid::from_raw);
-        // The process may have exited by itself.
+        // The error is ignored, since the process may have exited by itself.
         let _ = group.map(|group| kill_process_group(group, signal));
     }
 }
@@ -55,8 +55,8 @@ impl Drop for Group {
 /// Runs a command until it exits or the phase is aborted.
 ///
 /// # Errors
-/// A description for people: why the command could not be started, or how it failed with the end of
-/// its output.
+/// A text for users: the reason why the command could not be started, or how the command failed and
+/// the end of its output.
 pub(super) fn run(command: &[String], control: &Control) -> Result<Printed, String> {
     let [program, arguments @ ..] = command else { return Err("an empty command".into()) };
     let mut command = Command::new(program);
@@ -84,7 +84,9 @@ pub(super) fn run(command: &[String], control: &Control) -> Result<Printed, Stri
             Err(RecvTimeoutError::Timeout) => {
                 return Err("aborted, since another process failed".into());
             }
-            Err(RecvTimeoutError::Disconnected) => return Err("cannot read its output".into()),
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err("cannot read the program's output".into());
+            }
         }
     };
     let status = child.0.wait().map_err(|error| error.to_string())?;

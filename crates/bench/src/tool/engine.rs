@@ -16,7 +16,8 @@ use std::sync::Arc;
 /// Name of the phase that removes the directory of a repetition.
 pub(crate) const CLEAN_UP: &str = "clean up";
 
-/// A process that starts an external program. With MPI, only the first process starts one for all.
+/// A process that starts an external program. With MPI, only the first process starts the program,
+/// as one job for all processes.
 pub(crate) struct ToolEngine {
     assignment: Assignment,
     seat: Seat,
@@ -39,7 +40,7 @@ fn is_there(program: &str) -> bool {
     program.contains('/') || std::env::split_paths(&path).any(|place| place.join(program).is_file())
 }
 
-/// A file with a unique name, which is removed when this is dropped.
+/// A path with a unique name. Dropping the value removes the file at this path.
 struct Temporary(PathBuf);
 
 impl Temporary {
@@ -51,7 +52,7 @@ impl Temporary {
 
 impl Drop for Temporary {
     fn drop(&mut self) {
-        // The program may not have created the file.
+        // The error is ignored, since the program may not have created the file.
         let _ = fs::remove_file(&self.0);
     }
 }
@@ -90,7 +91,7 @@ impl ToolEngine {
         })
     }
 
-    /// Returns the files that the program started by this process uses.
+    /// Returns the files that are used by the program that this process starts.
     fn files(&self, plan: &IoPlan) -> Vec<PathBuf> {
         let host = &self.seat.host;
         match (plan.file_per_process, self.tool().is_mpi()) {
@@ -119,7 +120,7 @@ impl ToolEngine {
         }
         self.made.clone_from(&files);
         if self.tool() == Tool::Fio && !plan.file_per_process {
-            // The program would create a file with too small a size, and a different one in each
+            // fio would create the file with too small a size, and with a different size in each
             // process.
             let file = OpenOptions::new().write(true).create_new(true).open(&files[0]);
             let total = plan.total_bytes(self.seat.of).unwrap_or(0);
@@ -133,7 +134,8 @@ impl ToolEngine {
         reads_data_of(plan, self.seat.rank, self.seat.of)
     }
 
-    /// Checks that files are long enough to read, since programs create missing files.
+    /// Checks that files are long enough to read, since external programs would create missing
+    /// files.
     fn prepare_read(&self, plan: &IoPlan) -> InWords<()> {
         let files = match self.tool().is_mpi() {
             true => self.files(plan),
@@ -149,7 +151,7 @@ impl ToolEngine {
                 return Err(format!("{name} has {len} bytes; the plan reads {needed}"));
             }
             if !plan.keep_caches {
-                // A file system without a page cache ignores or refuses this.
+                // A file system without a page cache ignores or refuses this advice.
                 let _ = rustix::fs::fadvise(&file, 0, None, Advice::DontNeed);
             }
         }
@@ -224,7 +226,7 @@ impl ToolEngine {
         Ok(Done { report, command: command.join(" "), end_s: printed.end_s })
     }
 
-    /// Returns the result of a phase. Runs the part of the test that contains the phase, unless an
+    /// Returns the result of a phase. Runs mdtest for the part that contains the phase, unless an
     /// earlier phase has run that part.
     fn work_on_names(
         &mut self,

@@ -13,7 +13,7 @@ pub(super) fn problems(plan: &Plan) -> Vec<String> {
     ])
 }
 
-/// Returns fio's command line for the data of this rank in this file.
+/// Returns fio's command line for the data of the process `rank` in `file`.
 pub(super) fn command(plan: &Plan, is_write: bool, file: &str, rank: u32) -> Vec<String> {
     let order = match (is_write, plan.random) {
         (true, false) => "write",
@@ -45,22 +45,22 @@ pub(super) fn command(plan: &Plan, is_write: bool, file: &str, rank: u32) -> Vec
 /// Parses fio's JSON report.
 pub(super) fn parse(text: &str, is_write: bool) -> Result<Report, String> {
     // Other messages may precede the report.
-    let begin = text.find('{').ok_or("it printed no result")?;
+    let begin = text.find('{').ok_or("fio printed no result")?;
     let mut values = serde_json::Deserializer::from_str(&text[begin..]).into_iter::<Value>();
     let value = match values.next() {
         Some(Ok(value)) => value,
-        Some(Err(error)) => return Err(format!("cannot read its result: {error}")),
-        None => return Err("it printed no result".into()),
+        Some(Err(error)) => return Err(format!("cannot read the result of fio: {error}")),
+        None => return Err("fio printed no result".into()),
     };
     let job = &value["jobs"][0];
     if job["error"].as_u64() != Some(0) {
-        return Err(format!("its job failed with error {}", job["error"]));
+        return Err(format!("the job of fio failed with error {}", job["error"]));
     }
     let found = &job[if is_write { "write" } else { "read" }];
     let seconds = number(found, "runtime")? / 1e3;
     Ok(Report {
-        bytes: found["io_bytes"].as_u64().ok_or("its output has no number 'io_bytes'")?,
-        operations: found["total_ios"].as_u64().ok_or("its output has no number 'total_ios'")?,
+        bytes: found["io_bytes"].as_u64().ok_or("fio's output has no number 'io_bytes'")?,
+        operations: found["total_ios"].as_u64().ok_or("fio's output has no number 'total_ios'")?,
         seconds: seconds.max(1e-3),
         open_s: 0.0,
         close_s: 0.0,

@@ -23,8 +23,8 @@ fn file_name(plan: &Plan) -> Option<&str> {
     (!name.contains("{host}")).then_some(name)
 }
 
-/// Returns IOR's command line for one phase. IOR writes its results to the file `summary`, and
-/// keeps the data files.
+/// Returns IOR's command line for one phase. IOR writes its results to the file `summary`, and does
+/// not remove the data files.
 pub(super) fn command(plan: &Plan, is_write: bool, summary: &str) -> Vec<String> {
     let mut all = words(["ior", "-a", "POSIX", "-k"]);
     let name = file_name(plan).unwrap_or_default();
@@ -60,12 +60,12 @@ pub(super) fn parse(text: &str, is_write: bool, total_bytes: u64) -> Result<Repo
     let access = if is_write { "write" } else { "read" };
     let results = &value["tests"][0]["Results"];
     let found = results.as_array().into_iter().flatten().find(|it| it["access"] == access);
-    let found = found.ok_or_else(|| format!("its results have no {access}"))?;
+    let found = found.ok_or_else(|| format!("IOR's results have no {access}"))?;
     Ok(Report {
         bytes: total_bytes,
         operations: 0,
-        // IOR prints times with only four digits, but rates with more, so the time follows from the
-        // rate.
+        // IOR prints times with only four digits, but rates with more, so the time is computed from
+        // the rate.
         seconds: total_bytes as f64 / f64::from(1 << 20) / number(found, "bwMiB")?,
         open_s: number(found, "openTime")?,
         close_s: number(found, "closeTime")?,

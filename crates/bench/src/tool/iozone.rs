@@ -20,7 +20,7 @@ pub(super) fn problems(plan: &Plan) -> Vec<String> {
     ])
 }
 
-/// Returns IOzone's command line for one file. IOzone keeps the file.
+/// Returns IOzone's command line for one file. IOzone does not remove the file.
 pub(super) fn command(plan: &Plan, is_write: bool, file: &str) -> Vec<String> {
     let test = if is_write { "0" } else { "1" };
     // -+n: no second test on the existing file; -w: keep the file; -c: include the close in the
@@ -39,7 +39,7 @@ pub(super) fn command(plan: &Plan, is_write: bool, file: &str) -> Vec<String> {
     all
 }
 
-/// Parses the text that IOzone prints for people: IOzone prints no JSON.
+/// Parses the text that IOzone prints for users, since IOzone prints no JSON.
 pub(super) fn parse(text: &str, plan: &Plan, is_write: bool) -> Result<Report, String> {
     let title = if is_write { "initial writers" } else { "readers" };
     let is_line = |line: &&str| {
@@ -47,10 +47,10 @@ pub(super) fn parse(text: &str, plan: &Plan, is_write: bool) -> Result<Report, S
         line.starts_with("Children see throughput for") && line.contains(title)
     };
     let line = text.lines().find(is_line);
-    let line = line.ok_or_else(|| format!("its output has no throughput of {title}"))?;
+    let line = line.ok_or_else(|| format!("IOzone's output has no throughput of {title}"))?;
     let rate = line.split_once('=').and_then(|(_, rest)| rest.split_whitespace().next());
     let rate: Option<f64> = rate.and_then(|rate| rate.parse().ok()).filter(|rate| *rate > 0.0);
-    let rate = rate.ok_or_else(|| format!("cannot read its throughput: {line}"))?;
+    let rate = rate.ok_or_else(|| format!("cannot read IOzone's throughput: {line}"))?;
     let bytes = plan.bytes_per_process().unwrap_or(0);
     let version = text.lines().find_map(|line| line.trim().strip_prefix("Version $Revision:"));
     let version = version.unwrap_or_default().trim_end_matches('$').trim();

@@ -71,14 +71,14 @@ pub(super) fn parse(
     counts: &[(&'static str, u64)],
 ) -> Result<BTreeMap<&'static str, Report>, String> {
     let table = text.split_once("SUMMARY rate").map(|(_, table)| table);
-    let table = table.ok_or("its output has no summary")?;
+    let table = table.ok_or("mdtest's output has no summary")?;
     let version = text.lines().find_map(|line| line.trim().strip_prefix("mdtest-"));
     let version = version.and_then(|rest| rest.split_whitespace().next()).unwrap_or_default();
     let mut reports = BTreeMap::new();
     for (phase, count) in counts {
         let Some((_, title)) = OPERATIONS.iter().find(|(name, _)| name == phase) else { continue };
         let row = table.lines().find_map(|line| line.trim().strip_prefix(title));
-        let row = row.ok_or_else(|| format!("its summary has no line '{title}'"))?;
+        let row = row.ok_or_else(|| format!("mdtest's summary has no line '{title}'"))?;
         let numbers: Vec<f64> = row.split_whitespace().flat_map(str::parse).collect();
         let [max, min, mean, deviation] = numbers[..] else {
             return Err(format!("its line '{title}' does not have four numbers: {row}"));

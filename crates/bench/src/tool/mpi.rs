@@ -3,7 +3,7 @@
 use super::Assignment;
 use std::path::Path;
 
-/// Implementations of MPI with different options.
+/// Implementations of MPI, whose options differ.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Dialect {
     /// MPICH and its derivatives.
@@ -12,7 +12,7 @@ pub(super) enum Dialect {
 }
 
 impl Dialect {
-    /// Returns the implementation, by the output of `mpirun --version`.
+    /// Returns the implementation that printed `version` as the output of `mpirun --version`.
     pub(super) fn of(version: &str) -> Self {
         if version.contains("Open MPI") || version.contains("OpenRTE") {
             Self::OpenMpi
@@ -30,7 +30,8 @@ fn is_remote(enter: &[String]) -> bool {
 /// Returns the contents of a host file, or `None` if no host is reached over ssh.
 ///
 /// # Errors
-/// Fails if ssh reaches only some of the hosts: one MPI job cannot start processes on both kinds.
+/// Fails if only some hosts are reached over ssh, because one MPI job cannot start processes on
+/// both kinds of hosts.
 pub(super) fn host_file(
     assignment: &Assignment,
     dialect: Dialect,

@@ -13,7 +13,7 @@ impl Fleet {
     /// Ends a run. If the run failed after its first result, returns the reason for the failure.
     ///
     /// # Errors
-    /// The error of the run, if there is no result.
+    /// The error of the run, if the run has no result.
     pub(crate) fn conclude(
         &mut self,
         result: Result<()>,
@@ -31,10 +31,11 @@ impl Fleet {
         }
     }
 
-    /// Makes the living workers remove the files of all workers, including dead ones.
+    /// Makes the living workers remove the files of all workers, including the files of dead
+    /// workers.
     fn clean_after_failure(&mut self) {
         if !self.has_begun || is_interrupted() {
-            // Workers without orders remove their files at the end of their input.
+            // A worker that receives no order removes its files at the end of its input.
             return;
         }
         let hosts = self.hosts;
@@ -47,7 +48,8 @@ impl Fleet {
             let dead = if number == first { dead.clone() } else { Vec::new() };
             link.send(&Order::Clean { dead });
         }
-        // The run has failed already, and an error of the clean-up would hide the reason.
+        // The run has failed already. An error of the clean-up would hide the reason for this
+        // failure.
         let _ = self.wait("cleaning up", END_PATIENCE, |fleet, _, answer| {
             match answer {
                 Answer::Worker { rank, message: WorkerMessage::Cleaned } => {
@@ -65,12 +67,12 @@ impl Fleet {
 }
 
 impl Drop for Fleet {
-    /// Waits until all agents have exited by themselves, up to the time limit.
+    /// Waits until all agents have exited by themselves, but at most [`END_PATIENCE`].
     fn drop(&mut self) {
         self.links.iter_mut().for_each(Link::dismiss);
         let deadline = skep_env::now() + END_PATIENCE;
         while !self.links.iter_mut().all(Link::has_ended) && skep_env::now() < deadline {
-            // An agent whose answers are not read could block on its output.
+            // Read the answers, because an agent with a full output pipe would block and not exit.
             if self.inbox.recv_timeout(Duration::from_millis(20)).is_err() {
                 std::thread::park_timeout(Duration::from_millis(5));
             }

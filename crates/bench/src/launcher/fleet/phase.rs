@@ -11,10 +11,11 @@ use std::time::Duration;
 
 /// The progress of a running phase.
 struct Parts {
-    /// Results by rank. `None` until the worker has finished.
+    /// Results by rank. `None` until the worker has finished the phase.
     measures: Vec<Option<Measure>>,
     moved: Vec<u64>,
-    /// Share of the time in which CPUs were busy, by host. `None` until the agent has reported it.
+    /// Share of the phase in which CPUs were busy, by host. `None` until the agent of the host has
+    /// reported the share.
     busy: Vec<Option<f64>>,
 }
 
@@ -42,11 +43,12 @@ fn failed(rank: u32, host: &str, why: &str) -> Error {
 }
 
 impl Fleet {
-    /// Runs a phase on all workers: waits until all are ready, starts them, and waits until the
-    /// last has finished.
+    /// Runs a phase on all workers: waits until all workers are ready, starts them, and waits until
+    /// the last worker has finished.
     ///
     /// # Errors
-    /// The first failure of a worker, after all workers have given up the phase.
+    /// The first failure of a worker. The function returns this error after all workers have given
+    /// up the phase.
     pub(crate) fn phase(
         &mut self,
         step: &Step,
@@ -88,7 +90,7 @@ impl Fleet {
                     refused.extend(result.err().map(|why| (rank, host.clone(), why)));
                     missing.remove(&rank);
                 }
-                // A late report about the previous phase.
+                // A late report on the CPU use in the previous phase.
                 Answer::CpuBusy(_) => return Ok(Turn::Other),
                 other => return Err(fleet.unexpected(number, &other)),
             }
@@ -101,8 +103,8 @@ impl Fleet {
         }
     }
 
-    /// Waits for the end of a phase. After a failure, orders all workers to give up, and waits for
-    /// the workers that still answer.
+    /// Waits for the end of a phase. After a failure, orders all workers to give up the phase, and
+    /// waits for the workers that still answer.
     fn gather(
         &mut self,
         step: &Step,
@@ -117,8 +119,8 @@ impl Fleet {
         while !parts.is_over(&self.dead) && !is_interrupted() {
             let again = self.take_parts(step, END_PATIENCE, &mut parts, progress);
             if again.is_err_and(|error| error.code() == ErrorCode::TimedOut) {
-                // These workers have stopped sending messages, so the end of the run does not wait
-                // for them.
+                // Workers without a result have stopped sending messages, so the end of the run
+                // does not wait for these workers.
                 let count = parts.measures.len() as u32;
                 let is_silent = |rank: &u32| parts.measures[*rank as usize].is_none();
                 self.hung.extend((0..count).filter(is_silent));
@@ -128,7 +130,8 @@ impl Fleet {
         Err(first)
     }
 
-    /// Takes the reports of workers about a phase, until the phase is over or a worker fails.
+    /// Takes the reports of workers about a phase, until all workers have ended the phase or a
+    /// worker fails.
     fn take_parts(
         &mut self,
         step: &Step,

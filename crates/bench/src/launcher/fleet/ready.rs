@@ -79,7 +79,7 @@ impl Fleet {
     }
 
     /// Drops caches on all hosts, once for each kernel. Sends a note, once per run, if a host
-    /// cannot drop them.
+    /// cannot drop its caches.
     ///
     /// # Errors
     /// Fails if an agent has exited.
