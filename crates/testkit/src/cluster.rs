@@ -16,8 +16,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// Maximum time for `skep up` and `skep down` to exit: longer than either command waits for any
-/// service.
+/// Maximum time for `skep up` and `skep down` to exit. It is longer than either command waits for a
+/// service to start or stop.
 const UP_PATIENCE: Duration = Duration::from_secs(200);
 /// Extended attribute of a mount's root directory that contains the name of the transport.
 const TRANSPORT_ATTRIBUTE: &str = "user.skep.transport";
@@ -56,9 +56,9 @@ pub struct Shape {
     pub targets_per_service: usize,
     /// Transport of the mount that `skep up` creates.
     pub transport: Transport,
-    /// Whether a monitor runs. Most tests need none, and it costs them time.
+    /// Whether a monitor runs. Most tests need no monitor, and would run longer with one.
     pub monitor: bool,
-    /// Further arguments for `skep up`.
+    /// Additional arguments for `skep up`.
     pub more: Vec<String>,
 }
 
@@ -77,7 +77,7 @@ impl Default for Shape {
 
 impl Shape {
     /// Returns a shape with one service of each kind and two storage targets, for tests that need
-    /// no more.
+    /// no larger cluster.
     pub fn small() -> Self {
         Self { metadata_targets: 1, storage_services: 1, targets_per_service: 2, ..Self::default() }
     }
@@ -123,7 +123,7 @@ impl Mounted {
         &self.path
     }
 
-    /// Unmounts, and waits until the mount process exits on its own.
+    /// Unmounts the file system, and waits until the mount process exits without a signal.
     ///
     /// # Panics
     /// Panics if `umount` fails, or if the mount process does not exit successfully within a
@@ -133,7 +133,7 @@ impl Mounted {
         self.ends();
     }
 
-    /// Waits until the mount process exits on its own.
+    /// Waits until the mount process exits without a signal from this call.
     ///
     /// # Panics
     /// Panics if the mount process does not exit successfully within a minute.
@@ -158,7 +158,7 @@ impl Mounted {
         kill_process(Pid::from_child(&self.child), signal).expect("our own child");
     }
 
-    /// Kills the mount process with SIGKILL, and unmounts.
+    /// Kills the mount process with SIGKILL, and unmounts the dead mount.
     ///
     /// # Panics
     /// Panics if the process cannot be killed, or if `umount` fails.
@@ -174,8 +174,8 @@ impl Drop for Mounted {
         if self.child.try_wait().is_ok_and(|ended| ended.is_some()) {
             return;
         }
-        // A test may have suspended the mount process; umount(8) would then wait forever for its
-        // reply to a stat.
+        // A test may have suspended the mount process. Without this signal, umount(8) would wait
+        // forever for the reply of the process to a stat.
         self.signal(Signal::CONT);
         clean_up(Command::new("umount").arg("--lazy").arg(&self.path));
         self.child.kill().ok();
@@ -190,14 +190,15 @@ pub struct Cluster {
     mount_point: PathBuf,
     shape: Shape,
     next_mount: u32,
-    // Fields are dropped in the order of declaration: the directory must be removed last.
+    // The last field, because fields are dropped in the order of declaration and the directory must
+    // be removed last.
     scratch: Option<Scratch>,
 }
 
 impl Cluster {
     /// Starts a new cluster in a temporary directory. The environment variable `SKEP_TEST_PATTERN`
-    /// sets the stripe pattern of the cluster's files, so that any test can be run with a different
-    /// pattern.
+    /// sets the stripe pattern of the cluster's files, so that a developer can run any test with a
+    /// different pattern.
     ///
     /// # Panics
     /// Panics if `skep up` fails, or if the pattern cannot be set.
@@ -220,8 +221,8 @@ impl Cluster {
         finish(Command::new(program()).args(words).arg(directory), PATIENCE).expect_success();
     }
 
-    /// Starts a cluster whose data and mount point lie in `directory`: a new cluster, or the
-    /// stopped cluster whose data is there.
+    /// Starts a cluster with its data and mount point in `directory`. If `directory` contains the
+    /// data of a stopped cluster, restarts that cluster.
     ///
     /// # Panics
     /// Panics if `skep up` fails.
@@ -252,10 +253,11 @@ impl Cluster {
         finish(command.args(&shape.more), UP_PATIENCE)
     }
 
-    /// Like [`Self::stop`], and checks the stores with `skep fsck`. The check may find damage of
-    /// the kinds `expected`. For example, a power loss of a metadata target that loses the creation
-    /// of a file may leave an `orphan`. Clusters that have run for less than a few seconds cannot
-    /// be checked: services cache the cluster map, which the check needs, at most once a second.
+    /// Stops the cluster like [`Self::stop`], and checks its stores with `skep fsck`. The check may
+    /// find damage of the kinds in `expected`. For example, a power loss of a metadata target that
+    /// loses the creation of a file may leave an `orphan`. A cluster must have run for a few
+    /// seconds before this check, because `skep fsck` needs a cached cluster map, and services
+    /// store it at most once a second.
     ///
     /// # Panics
     /// Panics like [`Self::stop`], or if the check has other findings.
@@ -265,9 +267,8 @@ impl Cluster {
         checked.unwrap_or_else(|refusal| panic!("skep fsck: {refusal}"));
     }
 
-    /// Like [`Self::stop`], and checks the stores with `skep fsck` if the cluster has run long
-    /// enough for that. For clusters whose tests may be filtered, and then end at once. The check
-    /// may find damage of the kinds `expected`.
+    /// Like [`Self::stop_except`], but skips the check if the cluster has not run long enough for
+    /// it. This may happen if a filter on the command line selects few tests.
     ///
     /// # Panics
     /// Panics like [`Self::stop`], or if the check has other findings.
@@ -278,11 +279,13 @@ impl Cluster {
         }
     }
 
-    /// Checks the stores of the stopped cluster. Returns the text of a refusal.
+    /// Checks the stores of the stopped cluster with `skep fsck`. Returns the error message if
+    /// `skep fsck` refuses the check.
     fn check_stores(&self, expected: &[&str]) -> Result<(), String> {
         let mut command = Command::new(program());
         command.arg("fsck").arg(&self.data).args(["--output", "json"]);
-        // The check does not follow symbolic links: the tests put some services on other disks.
+        // Pass the targets of symbolic links, because tests put some services on other disks, and
+        // the check does not follow links.
         let entries = std::fs::read_dir(&self.data).expect("the directory of the cluster");
         let paths = entries.map(|entry| entry.expect("an entry").path());
         command.args(paths.filter(|path| path.is_symlink()).map(|path| {
@@ -324,7 +327,8 @@ impl Cluster {
         &self.data
     }
 
-    /// Waits until the mount that `skep up` created replies again after its process was killed.
+    /// Waits until the mount that `skep up` created replies again after a test has killed the mount
+    /// process.
     ///
     /// # Panics
     /// Panics if the mount does not reply within a minute.
@@ -338,7 +342,7 @@ impl Cluster {
     /// Mounts the cluster at an additional mount point.
     ///
     /// # Panics
-    /// Panics if the mount does not reply within a minute, or if it has a different transport.
+    /// Panics if the mount does not reply within a minute, or if it uses a different transport.
     pub fn mount(&mut self, transport: Transport) -> Mounted {
         self.mount_with(transport, "defaults")
     }
@@ -363,7 +367,7 @@ impl Cluster {
         Proxy::new(&ports.into_iter().collect::<Vec<_>>())
     }
 
-    /// Like [`Self::mount`], but all connections of the mount lead through `proxy`.
+    /// Mounts like [`Self::mount`], but all connections of the mount lead through `proxy`.
     ///
     /// # Panics
     /// Panics like [`Self::mount`].
@@ -377,8 +381,8 @@ impl Cluster {
         let path = self.mount_point.with_file_name(&name);
         self.next_mount += 1;
         files::create_dir_all(&path);
-        // Next to the logs of the services: when a test fails, all logs of this directory are
-        // printed.
+        // Put the mount's log beside the logs of the services, because a failing test prints all
+        // logs of this directory.
         let log = self.data.join("logs").join(name).with_extension("log");
         let log = files::create(log);
         let mut child = command
@@ -416,8 +420,8 @@ impl Cluster {
         assert_eq!(found.as_deref(), Some(transport.name()), "transport of {}", path.display());
     }
 
-    /// Returns the cluster's processes with one role, in ascending order of process ids. Roles are
-    /// `management`, `metadata`, `storage`, `mount` and `up` (the supervisor).
+    /// Returns the cluster's processes with the role `role`, in ascending order of process ids.
+    /// Roles are `management`, `metadata`, `storage`, `mount` and `up` (the supervisor).
     pub fn processes(&self, role: &str) -> Vec<Process> {
         let mut found = process::below(&self.data);
         found.retain(|process| process.role() == role);
@@ -430,8 +434,8 @@ impl Cluster {
         crate::scratch::clear(&self.mount_point);
     }
 
-    /// Kills all processes of the cluster with SIGKILL, and unmounts its mount. The file systems of
-    /// targets stay mounted.
+    /// Kills all processes of the cluster with SIGKILL, and unmounts the cluster's first mount. The
+    /// file systems of targets remain mounted.
     pub fn kill_processes(&self) {
         crate::scratch::kill_processes(&self.data);
         crate::scratch::clear(&self.mount_point);
@@ -442,7 +446,7 @@ impl Cluster {
     pub fn chunk_files(&self) -> Vec<PathBuf> {
         let (mut found, mut directories) = (Vec::new(), vec![self.data.clone()]);
         while let Some(directory) = directories.pop() {
-            // A directory that has vanished since it was listed counts as empty.
+            // A directory that a target has removed during the search counts as empty.
             for entry in std::fs::read_dir(&directory).into_iter().flatten().flatten() {
                 let path = entry.path();
                 if path.is_dir() {

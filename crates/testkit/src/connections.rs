@@ -1,13 +1,13 @@
-//! Breaks TCP connections between two processes without ending either of them. Owns no connection:
-//! a short Python program takes copies of the sockets of the first process, as a debugger does.
+//! Breaks TCP connections between two processes without ending either of them. Owns no connection.
+//! A short Python program duplicates the sockets of the first process, as a debugger can.
 
 use crate::program::finish;
 use crate::wait::PATIENCE;
 use std::process::Command;
 
-/// Shared part of the programs: finds the sockets of process `sys.argv[1]` that are connected to a
-/// port on which process `sys.argv[2]` listens. `pending` is the number of bytes that the second
-/// process has not read from them.
+/// Shared part of the Python programs. It finds the sockets of process `sys.argv[1]` that are
+/// connected to a port on which process `sys.argv[2]` listens. `pending` is the number of bytes in
+/// these connections that the second process has not read.
 const FIND: &str = r#"
 import ctypes, os, socket, sys
 client, server = int(sys.argv[1]), int(sys.argv[2])
@@ -67,10 +67,11 @@ pub fn unread_bytes(client: u32, server: u32) -> u64 {
 }
 
 /// Shuts down all connections of process `client` to process `server`. Replies that `server` sends
-/// on them from now on are lost. `server` still receives the bytes that were sent before.
+/// on these connections from now on are lost. `server` still receives the bytes that `client` sent
+/// before the shutdown.
 ///
 /// # Panics
-/// Panics if there is no such connection.
+/// Panics if the processes have no connection.
 pub fn break_between(client: u32, server: u32) {
     assert!(run(client, server, SHUT_DOWN) > 0, "the processes have a connection");
 }

@@ -2,7 +2,7 @@
 //!
 //! Owns the failure message: the call, the path (which shows the mount), and the error with its
 //! number, reported at the source line of the test. The functions have the names of `std::fs` and
-//! `std::fs::File`. For calls that must fail, tests use the standard library.
+//! `std::fs::File`. For calls that the test expects to fail, tests use the standard library.
 //!
 //! # Panics
 //! Every function here panics if its call fails.
@@ -85,7 +85,7 @@ pub fn open(path: impl AsRef<Path>) -> File {
     File::open(path).or_fail("open", path)
 }
 
-/// Opens a file for writing: creates it, or truncates it to zero.
+/// Opens a file for writing. Creates a missing file, and truncates an existing file to zero bytes.
 #[track_caller]
 pub fn create(path: impl AsRef<Path>) -> File {
     let path = path.as_ref();
@@ -148,14 +148,14 @@ pub fn read_dir(path: impl AsRef<Path>) -> ReadDir {
     fs::read_dir(path).or_fail("read_dir", path)
 }
 
-/// Returns the attributes of a path; follows symbolic links.
+/// Returns the attributes of a path. Follows symbolic links.
 #[track_caller]
 pub fn metadata(path: impl AsRef<Path>) -> Metadata {
     let path = path.as_ref();
     fs::metadata(path).or_fail("metadata", path)
 }
 
-/// Returns the attributes of a path; does not follow a symbolic link.
+/// Returns the attributes of a path. Does not follow a symbolic link at its end.
 #[track_caller]
 pub fn symlink_metadata(path: impl AsRef<Path>) -> Metadata {
     let path = path.as_ref();
@@ -224,7 +224,7 @@ pub fn write_all_at(file: &File, bytes: &[u8], offset: u64) {
     of_file(file.write_all_at(bytes, offset), "write_all_at", file)
 }
 
-/// Fills `buffer` from `offset`.
+/// Fills `buffer` with the file's bytes from `offset` on.
 #[track_caller]
 pub fn read_exact_at(file: &File, buffer: &mut [u8], offset: u64) {
     of_file(file.read_exact_at(buffer, offset), "read_exact_at", file)
@@ -236,13 +236,13 @@ pub fn read_at(file: &File, buffer: &mut [u8], offset: u64) -> usize {
     of_file(file.read_at(buffer, offset), "read_at", file)
 }
 
-/// Writes all of `bytes` at the file's position.
+/// Writes all of `bytes` at the file's current position.
 #[track_caller]
 pub fn write_all(mut file: &File, bytes: &[u8]) {
     of_file(file.write_all(bytes), "write_all", file)
 }
 
-/// Fills `buffer` from the file's position.
+/// Fills `buffer` with the file's bytes from its current position on.
 #[track_caller]
 pub fn read_exact(mut file: &File, buffer: &mut [u8]) {
     of_file(file.read_exact(buffer), "read_exact", file)
@@ -260,7 +260,7 @@ pub fn sync_data(file: &File) {
     of_file(file.sync_data(), "sync_data", file)
 }
 
-/// Truncates or extends a file.
+/// Truncates or extends a file to `len` bytes.
 #[track_caller]
 pub fn set_len(file: &File, len: u64) {
     of_file(file.set_len(len), "set_len", file)

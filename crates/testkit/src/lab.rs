@@ -11,7 +11,8 @@ use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-/// Maximum run time of a `skep lab` command: a lab starts a whole cluster in network namespaces.
+/// Maximum run time of a `skep lab` command. It is long, because a lab starts a whole cluster in
+/// network namespaces.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 static NEXT: AtomicU32 = AtomicU32::new(1);
@@ -21,7 +22,7 @@ static NEXT: AtomicU32 = AtomicU32::new(1);
 pub struct Lab(String);
 
 impl Lab {
-    /// Returns a new name. The lab itself does not exist yet.
+    /// Chooses an unused lab name. Does not start the lab.
     pub fn new() -> Self {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         Self(format!("t{}x{number}", std::process::id()))
@@ -57,12 +58,12 @@ impl Lab {
             .unwrap_or_else(|error| panic!("{finished:?}: {error}"))
     }
 
-    /// Returns the directory of the lab's state.
+    /// Returns the directory with the lab's state.
     pub fn directory(&self) -> PathBuf {
         Path::new("/run/skep-lab").join(&self.0)
     }
 
-    /// Returns the mount point of a client host.
+    /// Returns the mount point of the cluster on the client host `host`.
     pub fn mount(&self, host: &str) -> PathBuf {
         self.directory().join("mnt").join(host)
     }
@@ -82,7 +83,7 @@ impl Lab {
         pids.filter(is_marked).collect()
     }
 
-    /// Lists the processes, network namespaces, mounts and directories of the lab that exist.
+    /// Lists the processes, network namespaces, mounts and directories of the lab that still exist.
     ///
     /// # Panics
     /// Panics if /proc cannot be read.
@@ -120,7 +121,8 @@ impl Drop for Lab {
     }
 }
 
-/// Prints the last lines of all logs in `directory`, so that a failure in CI can be understood.
+/// Prints the last lines of all logs in `directory`, so that the output of CI shows the cause of a
+/// failure.
 fn print_logs(directory: &Path) {
     for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
         let text = fs::read_to_string(entry.path()).unwrap_or_default();

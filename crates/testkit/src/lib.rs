@@ -6,27 +6,27 @@
 //! - [`process`]: the processes of a cluster, and signals to them
 //! - [`power`]: disks that simulate power losses
 //! - [`network`]: hosts in network namespaces
-//! - [`connections`]: breaks connections of a process without ending it
+//! - [`connections`]: breaks TCP connections of a process without ending the process
 //! - [`proxy`]: drops the reply to a chosen request
-//! - [`page`]: the commands of a page of the documentation, and hosts that run them
+//! - [`page`]: the commands of a page of the documentation, and hosts that run these commands
 //! - [`lab`]: labs of `skep lab`
 //! - [`files`]: file system calls that must succeed
-//! - [`target_disk`]: a disk of its own for one target, which can fail
+//! - [`target_disk`]: a separate disk for one target, which a test can make to fail
 //! - [`view`]: typed views of JSON output
 //! - [`tree`]: directory trees to compare
 //! - [`workload`]: random workloads whose results can be checked
 //! - [`suite`]: a runner for many short tests on one cluster
 //!
-//! The crate uses Skep only as users do: through the program `skep` and through mounts. The only
-//! crate of Skep that it links is `skep-types`, for random numbers.
+//! The crate uses Skep only as users do: through the program `skep` and through mounts. It links
+//! only one crate of Skep, `skep-types`, for random numbers.
 //!
 //! # Running
 //! `cargo xtask ci --only black-box` builds `skep` and runs all tests as root, one at a time. To
-//! run one file: `cargo build -p skep-ctl && cargo test -p skep-testkit --test posix`. Tests look
-//! for the program in the target directory of their own build profile, and do not build it.
+//! run one file: `cargo build -p skep-ctl && cargo test -p skep-testkit --test posix`. Tests expect
+//! the program in the target directory of their own build profile, and do not build the program.
 //!
 //! # Panics
-//! Every function panics if it fails, with a message that names the expected result.
+//! Every function panics if it fails. The message names the expected result.
 
 pub mod cluster;
 pub mod connections;

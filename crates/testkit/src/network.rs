@@ -19,7 +19,7 @@ pub struct Host {
 }
 
 impl Host {
-    /// Creates a host.
+    /// Creates a host, and connects it to this machine.
     ///
     /// # Panics
     /// Panics if the test does not run as root, or if the kernel has no network namespaces.
@@ -58,7 +58,7 @@ impl Host {
     }
 
     /// Returns a command that runs `program` in the host's network namespace but in this machine's
-    /// mount namespace: the test sees the mounts of the program.
+    /// mount namespace, so that the test can access the mounts of the program.
     pub fn command_in_network(&self, program: &Path) -> Command {
         let mut command = Command::new("nsenter");
         command.arg(format!("--net=/run/netns/{}", self.name)).arg(program);

@@ -2,12 +2,12 @@
 //! written.
 //!
 //! A block of commands begins with `sh host=NAME[,NAME]` after the three backticks. The word
-//! `background` marks a command that keeps running, and `stop` ends the commands that run on these
-//! hosts first.
+//! `background` marks a command that continues to run. The word `stop` means that the running
+//! commands of these hosts end before the block starts.
 //!
-//! Each host has its own network namespace, and a root directory of its own: an overlay over that
-//! of this machine. So the commands use the paths and addresses of the page, and change nothing
-//! here.
+//! Each host has its own network namespace and its own root directory, which is an overlay over the
+//! root directory of this machine. So the commands use the paths and addresses of the page, and
+//! change no file of this machine.
 
 use crate::cluster::program;
 use crate::files;
@@ -23,15 +23,15 @@ use std::process::{Child, Command, Stdio};
 pub struct Block {
     /// The hosts that run the commands.
     pub hosts: Vec<String>,
-    /// Whether the command keeps running.
+    /// Whether the command continues to run after the block.
     pub is_background: bool,
-    /// Whether the running commands of the hosts end first.
+    /// Whether the running commands of the hosts end before the block starts.
     pub stops_others: bool,
-    /// The commands.
+    /// The lines of the block, which are commands of a shell.
     pub commands: String,
 }
 
-/// Returns the blocks of a page that name hosts, in their order.
+/// Returns the blocks that name hosts, in the order of the page.
 ///
 /// # Panics
 /// Panics if a block has an unknown word or no end.
@@ -66,7 +66,8 @@ pub fn blocks(page: &str) -> Vec<Block> {
     blocks
 }
 
-/// A network with a switch. Dropping it removes the namespaces of the switch and of its hosts.
+/// A network of hosts behind one switch. Dropping it removes the namespaces of the switch and of
+/// the hosts.
 #[derive(Debug)]
 pub struct PageNetwork {
     scratch: Scratch,
@@ -128,8 +129,8 @@ impl PageNetwork {
             starts: 0,
             root,
         };
-        // A command before the `chroot` would run in the root directory of this machine, and change
-        // it. So the process reports from inside of the new one.
+        // A command that ran before the `chroot` would change the root directory of this machine.
+        // So wait until the process has reported from the new root directory.
         let ready = host.root.join("srv/ready");
         wait_for("the host has its root directory", PATIENCE, || ready.exists().then_some(()));
         files::remove_file(&ready);
@@ -149,7 +150,7 @@ impl Drop for PageNetwork {
     }
 }
 
-/// A host of a [`PageNetwork`]. Dropping it ends its processes and removes it.
+/// A host of a [`PageNetwork`]. Dropping it ends the processes of the host, and removes the host.
 #[derive(Debug)]
 pub struct PageHost {
     name: String,
@@ -169,7 +170,8 @@ impl PageHost {
         &self.name
     }
 
-    /// Returns a command that runs lines of a shell on the host. Each line must succeed.
+    /// Returns a command that runs the shell commands `commands` on the host. Each line must
+    /// succeed.
     pub fn shell(&self, commands: &str) -> Command {
         let mut command = Command::new("nsenter");
         let keeper = self.keeper.id().to_string();
@@ -179,15 +181,15 @@ impl PageHost {
         command
     }
 
-    /// Runs lines of a shell on the host, and waits until they end.
+    /// Runs the shell commands `commands` on the host, and waits until they end.
     ///
     /// # Panics
-    /// Panics if they run longer than a minute.
+    /// Panics if the commands run longer than a minute.
     pub fn run(&self, commands: &str) -> Finished {
         finish(&mut self.shell(commands), PATIENCE)
     }
 
-    /// Starts a command that keeps running, with its output in a log.
+    /// Starts a command in the background. Its output goes to a log.
     ///
     /// # Panics
     /// Panics if the command cannot be started.
@@ -199,11 +201,11 @@ impl PageHost {
         self.running.push(command.spawn().expect("nsenter can be started"));
     }
 
-    /// Starts `sshd` on the host, which accepts this public key for root, and waits until it
-    /// listens.
+    /// Starts `sshd` on the host, and waits until it listens. `sshd` accepts the public key `key`
+    /// for root.
     ///
     /// # Panics
-    /// Panics if it does not listen.
+    /// Panics if `sshd` does not listen.
     pub fn serve_ssh(&mut self, key: &str) {
         self.run(&format!(
             "rm -rf ~root/.ssh; mkdir -p /run/sshd ~root/.ssh\n\
@@ -222,15 +224,15 @@ impl PageHost {
         });
     }
 
-    /// Returns the path of the log of the command that was started last.
+    /// Returns the path of the log of the command that [`Self::start`] started last.
     pub fn log(&self) -> PathBuf {
         self.root.join(format!("{}-{}.log", self.name, self.starts))
     }
 
-    /// Ends the commands that are running, and waits until they have ended.
+    /// Ends the running commands that [`Self::start`] started, and waits until they have ended.
     ///
     /// # Panics
-    /// Panics if one still runs after a minute.
+    /// Panics if a command still runs after a minute.
     pub fn stop(&mut self) {
         for mut child in self.running.drain(..) {
             let process = Process { pid: child.id(), arguments: Vec::new() };
@@ -268,7 +270,8 @@ impl Drop for PageHost {
                 eprintln!("--- log {number} of {}\n{log}", self.name);
             }
         }
-        // Mounts in the background are processes of the host too.
+        // End all processes in the host's network namespace, because mounts in the background are
+        // not in `running`.
         let pids = clean_up(Command::new("ip").args(["netns", "pids", &self.network]));
         let pids = pids.map(|ended| ended.stdout).unwrap_or_default();
         for pid in pids.split_whitespace().filter_map(|pid| pid.parse().ok()) {

@@ -1,10 +1,11 @@
-//! Simulates power losses: copies the contents of a disk at one moment, and restores them.
+//! Simulates power losses: copies the contents of a disk at one moment, and restores these contents
+//! later.
 //!
 //! The disk is an XFS on a loop device. Its backing file lies on a second XFS, which copies the
 //! file by reflink while the disk is in use. The copy is instantaneous and lacks the data that the
 //! kernel has not yet written to the disk. So it holds exactly the contents that a machine would
-//! find after a power loss at that moment. Killing processes does not simulate a power loss: the
-//! kernel keeps their dirty pages.
+//! find after a power loss at that moment. Killing processes does not simulate a power loss,
+//! because the kernel still writes back their dirty pages.
 
 use crate::program::{finish, run};
 use crate::scratch::{Scratch, mounts_below};
@@ -14,7 +15,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// A disk that, like a real disk, loses all data in a power loss that was not yet written back.
+/// A disk that, like a real disk, loses all data that was not yet written back when the power is
+/// lost.
 #[derive(Debug)]
 pub struct Disk {
     host: PathBuf,
@@ -42,7 +44,8 @@ impl Disk {
     pub fn new(scratch: &Scratch, bytes: u64) -> Self {
         let host = scratch.directory("host");
         let outer = scratch.join("host.image");
-        // Sparse: each copy takes up only the space of the writes since the previous copy.
+        // The image is sparse, and each copy takes up only the space of the writes since the
+        // previous copy.
         make_image(&outer, bytes * 8);
         run("mount", ["-o", "loop", text(&outer), text(&host)]);
         let disk = scratch.directory("disk");
@@ -67,8 +70,8 @@ impl Disk {
         &self.disk
     }
 
-    /// Copies the contents that the disk would have after a power loss at this moment, while the
-    /// disk is in use. Returns the copy's number for [`Self::restore`].
+    /// Copies the contents that the disk would have after a power loss at this moment. The disk may
+    /// be in use. Returns the copy's number for [`Self::restore`].
     ///
     /// # Panics
     /// Panics if the copy fails.
@@ -80,12 +83,13 @@ impl Disk {
         number
     }
 
-    /// Replaces the disk's contents with copy `number`. No process may use the disk any more.
+    /// Replaces the disk's contents with copy `number`. No process may use the disk during this
+    /// call.
     ///
     /// # Panics
     /// Panics if the disk is still in use, or the copy cannot be mounted.
     pub fn restore(&mut self, number: u32) {
-        // After a process is killed, the kernel needs a moment to close its files.
+        // Retry, because the kernel needs a moment to close the files of a killed process.
         let mut refusal = String::new();
         let freed = eventually(Duration::from_secs(20), || {
             let ended = finish(Command::new("umount").arg(&self.disk), Duration::from_secs(60));
@@ -99,7 +103,8 @@ impl Disk {
     }
 }
 
-/// Lists the mounts below `disk` and the processes that use the disk: both prevent unmounting.
+/// Lists the mounts below `disk` and the processes that use the disk. Both prevent an unmount of
+/// the disk.
 fn users(disk: &Path) -> String {
     let mut lines: Vec<_> =
         mounts_below(disk).iter().map(|it| format!("mounted: {}", it.display())).collect();

@@ -1,4 +1,5 @@
-//! Finds the processes of a cluster by the directory on their command line, and signals them.
+//! Finds the processes of a cluster by the directory on their command line, and sends signals to
+//! them.
 
 use crate::files;
 use crate::wait::wait_for;
@@ -22,8 +23,8 @@ impl Process {
         self.arguments.get(1).map_or("", String::as_str)
     }
 
-    /// Whether the process or one of its threads still runs. A zombie (a process that has exited
-    /// but is not yet reaped by its parent) does not run.
+    /// Whether the process or one of its threads still runs. A zombie (an ended process that its
+    /// parent has not reaped) does not run.
     pub fn runs(&self) -> bool {
         let alive = pid(self.pid).is_some_and(|pid| test_kill_process(pid).is_ok());
         let arguments = read_arguments(self.pid);
@@ -58,7 +59,8 @@ fn threads(pid: u32) -> usize {
     fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count)
 }
 
-/// Returns `None` if the process has exited or is a kernel thread: neither has arguments.
+/// Returns the command line of a process. `None` means that the process has no command line,
+/// because it has exited or is a kernel thread.
 fn read_arguments(pid: u32) -> Option<Vec<String>> {
     let bytes = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
     let text = String::from_utf8_lossy(&bytes);
@@ -66,7 +68,8 @@ fn read_arguments(pid: u32) -> Option<Vec<String>> {
     (!text.is_empty()).then_some(arguments)
 }
 
-/// Whether `text` contains `path` or a path below `path`. `/a/b-10` does not contain `/a/b-1`.
+/// Whether `text` contains `path` or a path below `path`. For example, the text `/a/b-10` does not
+/// contain the path `/a/b-1`.
 fn names(text: &str, path: &str) -> bool {
     text.match_indices(path).any(|(start, _)| {
         let next = text[start + path.len()..].chars().next();
@@ -98,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn path_is_not_matched_by_a_longer_path() {
+    fn path_does_not_match_a_longer_name_with_the_same_start() {
         assert!(names("/tmp/a-1", "/tmp/a-1"));
         assert!(names("--data=/tmp/a-1/data", "/tmp/a-1"));
         assert!(names("/tmp/a-10,/tmp/a-1,x", "/tmp/a-1"));

@@ -69,17 +69,17 @@ fn reader(from: Option<impl Read + Send + 'static>) -> std::thread::JoinHandle<S
 ///
 /// # Panics
 /// Panics if the program cannot be started, or if it still runs after `patience`. In the second
-/// case the program is killed first.
+/// case, kills the program first.
 pub fn finish(command: &mut Command, patience: Duration) -> Finished {
     try_finish(command, patience).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Like [`finish`], but does not panic: the destructor of a fixture must also remove the rest of
-/// the fixture if one command fails, and a panic in a destructor ends the whole test program.
+/// Like [`finish`], but returns an error instead of a panic, for the destructors of fixtures. A
+/// destructor must continue after a failed command, and its panic would end the whole test program.
 ///
 /// # Errors
 /// Returns a description of the failure if the program cannot be started, or if it still runs after
-/// `patience`. In the second case the program is killed first.
+/// `patience`. In the second case, kills the program first.
 pub fn try_finish(command: &mut Command, patience: Duration) -> Result<Finished, String> {
     let line = format!("{command:?}");
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -89,8 +89,8 @@ pub fn try_finish(command: &mut Command, patience: Duration) -> Result<Finished,
     let status = match ended {
         Some((status, _)) => status.map_err(|error| format!("{line}: {error}"))?,
         None => {
-            // The reader threads are not joined: a grandchild process may keep the pipes open, so
-            // that they never end.
+            // Do not join the reader threads. They may never end, because a grandchild process may
+            // keep the pipes open.
             child.kill().ok();
             return Err(format!("{line}: still runs after {patience:?}"));
         }
@@ -99,7 +99,8 @@ pub fn try_finish(command: &mut Command, patience: Duration) -> Result<Finished,
     Ok(Finished { line, status, stdout: text(stdout), stderr: text(stderr) })
 }
 
-/// Runs a command that a destructor needs, and prints its failure instead of a panic.
+/// Runs a command for a destructor. If the command cannot be run, prints the error instead of a
+/// panic.
 pub fn clean_up(command: &mut Command) -> Option<Finished> {
     let ended = try_finish(command, Duration::from_secs(20));
     ended.inspect_err(|error| eprintln!("cannot clean up after the test: {error}")).ok()

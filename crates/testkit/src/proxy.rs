@@ -1,12 +1,12 @@
 //! A proxy between one mount and all services of a cluster. The proxy drops the reply to one chosen
 //! request, after the service has executed the request.
 //!
-//! The mount runs in a network namespace of its own, in which the proxy listens on the addresses of
-//! the services. So the mount needs no settings for the proxy. TCP never loses only one reply: the
-//! proxy drops the chosen reply and all later bytes of the connection, and then closes the
-//! connection. Other connections continue.
+//! The mount runs in a separate network namespace, in which the proxy listens on the addresses of
+//! the services. So the mount needs no settings for the proxy. The proxy drops the chosen reply,
+//! and then closes the connection, because TCP never loses a reply without losing all later bytes.
+//! Other connections continue.
 //!
-//! Owns the namespace and the connections. Does not change bytes.
+//! Owns the namespace and the connections. Does not change the forwarded bytes.
 
 use crate::program::{clean_up, run};
 use crate::wait::PATIENCE;
@@ -25,9 +25,9 @@ static NEXT: AtomicU32 = AtomicU32::new(1);
 
 /// Length of the header of a frame (docs/protocol/frame.md).
 const HEADER_BYTES: usize = 128;
-/// Upper bound of the bodies that the proxy forwards.
+/// Maximum length in bytes of a message body that the proxy forwards.
 const MAX_BODY_BYTES: usize = 32 << 20;
-/// Flag of replies.
+/// Flag in the header of a reply.
 const FLAG_REPLY: u16 = 1;
 
 /// Requests whose replies a test can drop, with their numbers (docs/protocol/reference.md).
@@ -54,19 +54,19 @@ enum Aim {
     /// No request is chosen.
     #[default]
     Idle,
-    /// Waits for a request of this kind whose body contains these bytes.
+    /// The proxy waits for a request of the kind `message` whose body contains the bytes `part`.
     Armed { message: Message, part: Vec<u8> },
-    /// The request was forwarded: connection and tag.
+    /// The proxy has forwarded the chosen request, on this connection and with this tag.
     Forwarded { connection: u64, tag: [u8; 8] },
-    /// The reply was dropped. New connections wait.
+    /// The proxy has dropped the reply. New connections of the mount wait.
     Dropped,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// Protects the state of the chosen request, which the threads of all connections use. A test
-    /// that fails while it holds the lock leaves a whole value behind. No other lock is taken
-    /// inside.
+    /// Protects the state of the chosen request, which the threads of all connections use. Ignoring
+    /// a poisoned mutex is harmless, because the state is replaced as a whole. A thread that holds
+    /// this mutex takes no other lock.
     aim: Mutex<Aim>,
     changed: Condvar,
     is_ending: AtomicBool,
@@ -83,7 +83,7 @@ impl State {
         self.changed.notify_all();
     }
 
-    /// Waits until no reply is dropped any more.
+    /// Waits until [`DroppedReply::release`] allows new connections.
     fn wait_until_released(&self) {
         let is_dropped =
             |aim: &mut Aim| matches!(aim, Aim::Dropped) && !self.is_ending.load(Ordering::Relaxed);
@@ -121,8 +121,9 @@ impl Proxy {
         proxy
     }
 
-    /// Runs `act` for each port in the namespace. A socket stays in the namespace of the thread
-    /// that made it, so a thread of its own runs `act`.
+    /// Runs `act` for each port in the namespace of the proxy. A separate thread enters the
+    /// namespace and runs `act`. The sockets that `act` creates remain in the namespace of that
+    /// thread.
     fn in_namespace<T: Send + 'static>(
         &self,
         act: fn(SocketAddr) -> io::Result<T>,
@@ -157,15 +158,15 @@ impl Drop for Proxy {
     fn drop(&mut self) {
         self.state.is_ending.store(true, Ordering::Relaxed);
         self.state.set(Aim::Idle);
-        // Wakes the threads that accept connections, so that they end. Without the namespace, they
-        // end with the process.
+        // Wake the threads that accept connections, so that they end. If the namespace is gone,
+        // they end with the process.
         let _woken = self.in_namespace(TcpStream::connect::<SocketAddr>);
         let mut remove = Command::new("ip");
         clean_up(remove.args(["netns", "delete", &self.namespace]));
     }
 }
 
-/// A chosen request, whose reply the proxy drops. Dropping this lets the mount connect again.
+/// A chosen request whose reply the proxy drops. Dropping this value lets the mount connect again.
 #[derive(Debug)]
 pub struct DroppedReply<'a> {
     state: &'a State,
@@ -177,7 +178,7 @@ impl DroppedReply<'_> {
     /// mount cannot connect again before [`Self::release`].
     ///
     /// # Panics
-    /// Panics if there is no such reply within a minute.
+    /// Panics if the proxy drops no reply within a minute.
     pub fn wait(&self) {
         let deadline = Instant::now() + PATIENCE;
         let mut aim = self.state.aim();
@@ -211,14 +212,14 @@ fn accept(listener: &TcpListener, state: &Arc<State>) {
         let state = Arc::clone(state);
         thread::spawn(move || {
             state.wait_until_released();
-            // A service that does not run: the mount gets the end of the connection.
+            // If the service does not run, close the connection of the mount.
             let Ok(service) = TcpStream::connect((Ipv4Addr::LOCALHOST, port)) else { return };
             let ends = (mount.try_clone(), service.try_clone());
             let (Ok(from_mount), Ok(from_service)) = ends else { return };
             let connection = state.next_connection.fetch_add(1, Ordering::Relaxed);
             let requests = Arc::clone(&state);
             thread::spawn(move || {
-                // An error means that one of the two has closed the connection.
+                // An error means that the mount or the service has closed the connection.
                 let _ = forward(&from_mount, &service, |frame| {
                     note_request(&requests, connection, frame);
                     true
@@ -227,7 +228,8 @@ fn accept(listener: &TcpListener, state: &Arc<State>) {
             });
             let is_kept = |frame: &[u8]| !is_chosen_reply(&state, connection, frame);
             if forward(&from_service, &mount, is_kept).is_ok() {
-                // Before the close: the mount connects again at once, and has to wait then.
+                // Set this state before the close, because the mount connects again at once, and
+                // must wait then.
                 state.set(Aim::Dropped);
             }
             close(&from_service, &mount);
@@ -236,12 +238,13 @@ fn accept(listener: &TcpListener, state: &Arc<State>) {
 }
 
 fn close(one: &TcpStream, other: &TcpStream) {
-    // The other side may have closed it before.
+    // Ignore errors, since the mount or the service may have closed its connection already.
     let _ = one.shutdown(Shutdown::Both);
     let _ = other.shutdown(Shutdown::Both);
 }
 
-/// Forwards frames, and returns `Ok` at the first frame for which `is_kept` returns `false`.
+/// Forwards frames from `from` to `to`. Returns `Ok` at the first frame for which `is_kept` returns
+/// `false`.
 fn forward(
     mut from: &TcpStream,
     mut to: &TcpStream,

@@ -1,9 +1,9 @@
-//! Random numbers from a seed. Each seed gives the same numbers on every machine.
+//! Random numbers from a seed. The same seed gives the same numbers on every machine.
 
 use skep_types::random::SplitMix64;
 
-/// A random number generator. A test prints the seed when it fails, so that the run can be
-/// repeated.
+/// A random number generator. A test prints its seed when it fails, so that a developer can repeat
+/// the run.
 #[derive(Debug, Clone)]
 pub struct Random(SplitMix64);
 
@@ -13,8 +13,8 @@ impl Random {
         Self(SplitMix64::new(seed))
     }
 
-    /// Returns the seed of this run: `SKEP_TEST_SEED` if set, else a value of the clock. The caller
-    /// must print the seed.
+    /// Returns the seed of this run: the value of `SKEP_TEST_SEED` if it is set, otherwise the
+    /// current time. The caller must print the seed.
     ///
     /// # Panics
     /// Panics if `SKEP_TEST_SEED` is not a number.

@@ -1,6 +1,6 @@
 //! Checks values against JSON Schema, limited to the keywords in the schemas of Skep's output:
-//! `type`, `enum`, `required`, `properties`, `additionalProperties: false`, `items`. Any other
-//! keyword panics, so that no part of a schema is left unchecked.
+//! `type`, `enum`, `required`, `properties`, `additionalProperties: false`, `items`. A check
+//! against a schema with any other keyword panics, so that no part of a schema is ignored.
 //!
 //! The schemas lie in `crates/testkit/tests/schemas`; [`check`] and [`check_lines`] compare the
 //! output of commands with them.
@@ -134,7 +134,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn check_reports_values_the_schema_forbids() {
+    fn check_reports_values_that_violate_the_schema() {
         let schema = json!({
             "type": "array",
             "items": {

@@ -1,4 +1,4 @@
-//! Directories for tests, which are removed at the end even if a test fails.
+//! Directories for tests. A directory is removed at the end of its test, even if the test fails.
 
 use crate::{process, program, wait::eventually};
 use rustix::process::Signal;
@@ -12,13 +12,14 @@ use std::time::Duration;
 static NEXT: AtomicU32 = AtomicU32::new(1);
 
 /// A new directory. Dropping it (also during a panic) kills the Skep processes that use the
-/// directory, unmounts all mounts below it, and removes it (unless `SKEP_TEST_KEEP` is set).
+/// directory, unmounts all mounts below it, and removes the directory (unless `SKEP_TEST_KEEP` is
+/// set).
 #[derive(Debug)]
 pub struct Scratch(PathBuf);
 
 impl Scratch {
-    /// Creates a directory below the one in the environment variable `SKEP_TEST_DIRECTORY`. If the
-    /// variable is not set, creates it below the system's directory for temporary files.
+    /// Creates a directory in the directory that the environment variable `SKEP_TEST_DIRECTORY`
+    /// names. If the variable is not set, creates it in the system's directory for temporary files.
     ///
     /// # Panics
     /// Panics if the directory cannot be created.
@@ -31,7 +32,7 @@ impl Scratch {
             let path = parent.join(format!("skep-test-{}-{number}", std::process::id()));
             match fs::create_dir(&path) {
                 Ok(()) => break path,
-                // An earlier process with the same id was killed and left its directory behind.
+                // A killed process with the same process id has left this directory.
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
                 Err(error) => panic!("{}: {error}", path.display()),
             }
@@ -77,7 +78,7 @@ pub fn mounts_below(directory: &Path) -> Vec<PathBuf> {
 
 /// Kills all Skep processes that use `directory`, and waits until they have ended.
 pub fn kill_processes(directory: &Path) {
-    // Kill the supervisor first: it would restart the other processes.
+    // Kill the supervisor first, because it would restart the other processes.
     let (supervisors, others): (Vec<_>, Vec<_>) =
         process::below(directory).into_iter().partition(|process| process.role() == "up");
     for process in supervisors.iter().chain(&others) {
@@ -99,7 +100,8 @@ pub fn clear(directory: &Path) {
     }
 }
 
-/// Prints the last lines of all logs below `directory`, so that a failure in CI can be understood.
+/// Prints the last lines of all logs below `directory`, so that the output of CI shows the cause of
+/// a failure.
 fn print_logs(directory: &Path) {
     let Ok(entries) = fs::read_dir(directory) else { return };
     for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
@@ -126,7 +128,7 @@ fn print_logs(directory: &Path) {
 impl Drop for Scratch {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            // Print before unmounting: the logs may lie on a mounted disk.
+            // Print before unmounting, because the logs may be on a mounted disk.
             print_logs(&self.0);
         }
         clear(&self.0);

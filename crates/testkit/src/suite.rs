@@ -1,8 +1,8 @@
 //! Runs many short tests that share one cluster. The runner prints a line for each test, continues
 //! after failures, and accepts the important arguments of `cargo test` (filters, `--list`).
 //!
-//! The built-in test harness cannot do this: it has no hook after the last test to stop the shared
-//! cluster.
+//! The built-in test harness cannot stop a shared cluster, because it has no hook after the last
+//! test.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
@@ -28,7 +28,7 @@ macro_rules! cases {
     };
 }
 
-/// The filters of the command line, and the results so far.
+/// The test filters of the command line, and the results of the finished tests.
 #[derive(Debug, Default)]
 pub struct Suite {
     filters: Vec<String>,
@@ -49,8 +49,8 @@ impl Suite {
                 "--list" => suite.list = true,
                 "--exact" => suite.exact = true,
                 "--skip" => suite.skips.extend(arguments.next()),
-                // Options with a value, ignored: tests run one at a time, and their output is
-                // always shown.
+                // Ignore these options and their values. Tests run one at a time, and their output
+                // is always shown.
                 "--test-threads" | "--color" | "--format" | "--logfile" | "-Z" => {
                     arguments.next();
                 }
@@ -67,9 +67,9 @@ impl Suite {
             && !self.skips.iter().any(|it| name.contains(it.as_str()))
     }
 
-    /// Whether the filters select any of the cases: if not, the caller need not start a cluster.
-    /// `place` is the first part of the case names. With `--list`, prints the selected cases and
-    /// returns false.
+    /// Whether the filters select any of the cases. If they do not, the caller need not start a
+    /// cluster. `place` is the first part of the case names. With `--list`, prints the selected
+    /// cases and returns false.
     pub fn starts<T: ?Sized>(&self, place: &str, tables: &[&[Case<T>]]) -> bool {
         let names = tables.iter().flat_map(|table| table.iter());
         let mut names = names.map(|case| format!("{place}::{}", case.name));

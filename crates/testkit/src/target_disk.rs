@@ -1,8 +1,9 @@
-//! A file system of its own for one target of a stopped cluster, which a test can make to fail in
-//! the ways in which disks fail.
+//! A separate file system for one target of a stopped cluster. A test can make it fail in the ways
+//! in which disks fail.
 //!
-//! Owns the image, its loop device and the mount at the target's path. Dropping it unmounts the
-//! file system. [`Frozen`] thaws a frozen one, even if the process of the test is killed.
+//! Owns the image, its loop device and the mount at the target's path. Dropping a [`TargetDisk`]
+//! unmounts the file system. [`Frozen`] thaws a frozen file system, even if the process of the test
+//! is killed.
 
 use crate::files;
 use crate::program::{clean_up, finish, run};
@@ -11,8 +12,8 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-/// Size of the file system in its sparse image. It is large because new files are placed by free
-/// space.
+/// Size in bytes of the file system in its sparse image. It is large because Skep places new files
+/// by free space.
 const BYTES: u64 = 64 << 30;
 
 /// The file system of a [`TargetDisk`].
@@ -29,22 +30,22 @@ pub enum DiskKind {
     },
 }
 
-/// A file system of its own for one target.
+/// A separate file system for one target.
 #[derive(Debug)]
 pub struct TargetDisk {
     path: PathBuf,
     kind: DiskKind,
 }
 
-/// A frozen file system. Dropping this thaws it.
+/// A frozen file system. Dropping this value thaws the file system.
 #[derive(Debug)]
 pub struct Frozen {
     /// A shell that thaws the file system at the end of its input, also if this process is killed.
     shell: Child,
 }
 
-/// Shuts a file system down: XFS_IOC_GOINGDOWN, which ext4 also has. The flag 2 means that not even
-/// the journal is written, as if the device had vanished.
+/// Python program that shuts down a file system with XFS_IOC_GOINGDOWN, which ext4 also has. With
+/// the flag 2, the file system does not even write its journal, as if the device had vanished.
 const SHUT_DOWN: &str = "import fcntl, os, struct, sys\n\
     fcntl.ioctl(os.open(sys.argv[1], os.O_RDONLY), 0x8004587d, struct.pack('I', 2))\n";
 
@@ -53,7 +54,7 @@ fn text(path: &Path) -> &str {
 }
 
 impl TargetDisk {
-    /// Moves the directory of a stopped target to a file system of its own.
+    /// Moves the directory of a stopped target to a separate file system.
     ///
     /// # Panics
     /// Panics if the test does not run as root, or if the file system cannot be made.
@@ -64,7 +65,8 @@ impl TargetDisk {
         files::create_dir(path);
         if let DiskKind::Thin { pool_mib } = kind {
             files::create_dir(disk.pool());
-            // With huge pages, the device would get its space in large pieces.
+            // Without huge pages, because a tmpfs with huge pages would give the device its space
+            // in large pieces.
             let size = format!("size={pool_mib}m,huge=never");
             run("mount", ["-t", "tmpfs", "-o", &size, "skep-test", text(&disk.pool())]);
         }
@@ -84,7 +86,7 @@ impl TargetDisk {
             run("cp", ["-a", text(&entry), text(path)]);
         }
         files::syncfs(path);
-        // `skep fsck` refuses two directories of the same target.
+        // Remove the old directory, because `skep fsck` refuses two directories of the same target.
         files::remove_dir_all(&old);
         disk
     }
@@ -104,13 +106,14 @@ impl TargetDisk {
         let options = match self.kind {
             DiskKind::Ext4 => "loop,errors=remount-ro",
             DiskKind::Xfs => "loop",
-            // The kernel would initialise inode tables in the background, and use up the pool.
+            // Without this option, the kernel would initialise inode tables in the background, and
+            // use up the pool.
             DiskKind::Thin { .. } => "loop,noinit_itable",
         };
         run("mount", ["-o", options, text(&self.image()), text(&self.path)]);
     }
 
-    /// Makes an ext4 find an error, after which it is read-only.
+    /// Makes an ext4 report an error. The file system then becomes read-only.
     ///
     /// # Panics
     /// Panics if the file system is not an ext4.
@@ -120,7 +123,7 @@ impl TargetDisk {
         files::write(format!("/sys/fs/ext4/{device}/trigger_fs_error"), "a test\n");
     }
 
-    /// Shuts the file system down: from now on every access fails, as if the device had vanished.
+    /// Shuts the file system down. From now on every access fails, as if the device had vanished.
     ///
     /// # Panics
     /// Panics if the kernel refuses.
@@ -128,7 +131,7 @@ impl TargetDisk {
         run("python3", ["-c", SHUT_DOWN, text(&self.path)]);
     }
 
-    /// Freezes the file system: writes to it wait until the result is dropped.
+    /// Freezes the file system. Writes to it wait until the caller drops the result.
     ///
     /// # Panics
     /// Panics if the kernel refuses.
@@ -150,7 +153,7 @@ impl TargetDisk {
         frozen
     }
 
-    /// Changes the real space of a thin device.
+    /// Changes the real space of a thin device to `pool_mib` MiB.
     ///
     /// # Panics
     /// Panics if the device is not thin.
@@ -159,13 +162,13 @@ impl TargetDisk {
     }
 
     /// Unmounts the file system and mounts it again, as after the repair of a device. No process
-    /// may use the disk any more.
+    /// may use the disk during this call.
     ///
     /// # Panics
     /// Panics if the disk is still in use.
     pub fn mount_again(&self) {
         let mut refusal = String::new();
-        // After a process is killed, the kernel needs a moment to close its files.
+        // Retry, because the kernel needs a moment to close the files of a killed process.
         let freed = eventually(PATIENCE, || {
             let ended = finish(Command::new("umount").arg(&self.path), PATIENCE);
             refusal = ended.stderr;
@@ -179,7 +182,7 @@ impl TargetDisk {
 impl Drop for Frozen {
     fn drop(&mut self) {
         drop(self.shell.stdin.take());
-        // The shell ends after it has thawed the file system.
+        // Wait for the shell, which ends after it has thawed the file system.
         let _ended = self.shell.wait();
     }
 }

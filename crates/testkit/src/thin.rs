@@ -1,5 +1,6 @@
 //! A file system on a device that has less space than the file system assumes, as with thin
-//! provisioning. Writes reach the page cache, and fail later, when the kernel writes them back.
+//! provisioning. Writes to the page cache succeed, and fail later, when the kernel writes back the
+//! pages.
 //!
 //! Does not depend on a cluster, so unit tests of other crates use it too.
 
@@ -11,7 +12,7 @@ use std::process::Command;
 const ASSUMED_MIB: u64 = 300;
 
 /// An ext4 on a loop device. The image of the device is a sparse file in a tmpfs, the *pool*, whose
-/// size is the real space of the device. Both are unmounted when this is dropped.
+/// size is the real space of the device. Dropping this value unmounts the ext4 and the tmpfs.
 #[derive(Debug)]
 pub struct ThinDisk {
     directory: PathBuf,
@@ -23,7 +24,7 @@ fn succeeds<'a>(program: &str, arguments: impl IntoIterator<Item = &'a OsStr>) -
 
 impl ThinDisk {
     /// Creates the disk in an empty directory. `pool_mib` is the real space of the device in MiB.
-    /// Returns `None`, and prints a line, without the permission to mount.
+    /// Returns `None`, and prints a line, if the test may not mount.
     ///
     /// # Panics
     /// Panics if root cannot create the disk.
@@ -37,13 +38,14 @@ impl ThinDisk {
         for directory in [&pool, &disk] {
             std::fs::create_dir(directory).expect("an empty directory");
         }
-        // With huge pages, the device would get its space in large pieces.
+        // Without huge pages, because a tmpfs with huge pages would give the device its space in
+        // large pieces.
         let size = format!("size={pool_mib}m,huge=never");
         let tmpfs = ["-t", "tmpfs", "-o", &size, "skep-test"].map(OsStr::new);
         assert!(succeeds("mount", tmpfs.into_iter().chain([pool.as_os_str()])), "mount a tmpfs");
         let file = std::fs::File::create(&image).expect("a file in the pool");
         file.set_len(ASSUMED_MIB << 20).expect("a sparse file");
-        // Without a journal, the file system survives a device without space.
+        // Without a journal, because a journal would abort when the device has no space.
         let format = ["-q", "-b", "4096", "-O", "^has_journal"].map(OsStr::new);
         assert!(succeeds("mkfs.ext4", format.into_iter().chain([image.as_os_str()])), "mkfs.ext4");
         let on_loop = ["-o", "loop"].map(OsStr::new);
@@ -56,7 +58,7 @@ impl ThinDisk {
         self.directory.join("pool")
     }
 
-    /// Path of the image in the pool. A hole that is made in it releases space of the device.
+    /// Path of the image in the pool. A hole in the image releases space of the device.
     pub fn image(&self) -> PathBuf {
         self.pool().join("image")
     }
@@ -66,7 +68,7 @@ impl ThinDisk {
         self.directory.join("disk")
     }
 
-    /// Changes the real space of the device.
+    /// Changes the real space of the device to `pool_mib` MiB.
     ///
     /// # Panics
     /// Panics if the pool cannot be changed.
@@ -77,7 +79,8 @@ impl ThinDisk {
         assert!(succeeds("mount", arguments.into_iter().chain([pool.as_os_str()])), "{options}");
     }
 
-    /// Gives the space of deleted files back to the pool, so that new files get new space.
+    /// Returns the space of deleted files to the pool, so that new files need space from the pool
+    /// again.
     ///
     /// # Panics
     /// Panics if the file system cannot do this.

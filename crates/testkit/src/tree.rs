@@ -26,20 +26,21 @@ pub struct Node {
     pub mode: u32,
     /// User id and group id.
     pub owner: (u32, u32),
-    /// Length of a regular file in bytes. Zero for other kinds: their length differs between file
-    /// systems.
+    /// Length of a regular file in bytes. Zero for other kinds, because their length differs
+    /// between file systems.
     pub len: u64,
     /// Number of hard links.
     pub links: u64,
-    /// The first path (in ascending order) of the same inode; `None` if this path is the first.
+    /// The first path (in ascending order) of the same inode. `None` means that this path is the
+    /// first.
     pub same_as: Option<PathBuf>,
-    /// Hash of a regular file's contents; zero for other kinds.
+    /// Hash of a regular file's contents. Zero for other kinds.
     pub hash: u64,
     /// The target of a symbolic link.
     pub target: Option<PathBuf>,
     /// Extended attributes by name, including access control lists.
     pub attributes: BTreeMap<OsString, Vec<u8>>,
-    /// Modification time in seconds; `None` for symbolic links, and if the caller did not ask for
+    /// Modification time in seconds. `None` for symbolic links, and if the caller did not request
     /// times.
     pub modified: Option<i64>,
 }
@@ -78,7 +79,7 @@ pub fn hash_of_file(path: &Path) -> io::Result<u64> {
     }
 }
 
-/// Returns the extended attributes of a path by name; does not follow a symbolic link.
+/// Returns the extended attributes of a path by name. Does not follow a symbolic link at its end.
 ///
 /// # Errors
 /// Returns an error if the attributes cannot be listed or read.
@@ -111,7 +112,7 @@ fn node(path: &Path, found: &fs::Metadata, with_times: bool) -> io::Result<Node>
     })
 }
 
-/// Records all entries below `root`, with their modification times if `with_times` is set.
+/// Records all entries below `root`, with their modification times if `with_times` is true.
 ///
 /// # Errors
 /// Returns an error with the path if an entry cannot be read, or if a directory lists an entry
@@ -150,7 +151,7 @@ pub fn read(root: &Path, with_times: bool) -> io::Result<Tree> {
     Ok(tree)
 }
 
-/// Like [`read`], but panics on errors.
+/// Records a tree like [`read`], but panics on errors.
 ///
 /// # Panics
 /// Panics if an entry cannot be read, or if a directory lists an entry twice.

@@ -73,7 +73,7 @@ impl EntryInfo {
         Component(self.0["pattern"]["components"][0].clone())
     }
 
-    /// Returns the number of the first component's targets on each server.
+    /// Returns how many of the first component's targets each server has.
     pub fn allocation(&self) -> Vec<u64> {
         self.first_component().numbers("targets_per_server")
     }
@@ -99,7 +99,7 @@ impl Component {
         self.0["targets_wanted"].number()
     }
 
-    /// Returns the chunk length in bytes.
+    /// Returns the component's chunk length in bytes.
     pub fn chunk_bytes(&self) -> u64 {
         self.0["chunk_bytes"].number()
     }
@@ -120,12 +120,12 @@ impl Component {
         targets.map(|target| target["node_name"].text().to_owned()).collect()
     }
 
-    /// Returns the number of the component's targets on each server.
+    /// Returns how many of the component's targets each server has.
     pub fn targets_per_server(&self) -> Vec<u64> {
         self.numbers("targets_per_server")
     }
 
-    /// Returns the number of the component's targets in each failure domain.
+    /// Returns how many of the component's targets each failure domain has.
     pub fn targets_per_domain(&self) -> Vec<u64> {
         self.numbers("targets_per_domain")
     }

@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 /// Maximum time that a test waits for a condition or a command, even on a busy machine. The limit
-/// is far longer than any condition or command takes. A test with a different limit gives the
-/// reason.
+/// is far longer than any condition or command takes. A test with a different limit explains the
+/// reason in a comment.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 /// Pause between two evaluations of a condition.
 const INTERVAL: Duration = Duration::from_millis(10);

@@ -3,8 +3,8 @@
 //!
 //! A [`Worker`] is the only user of its directory, so the expected contents follow from its own
 //! operations. [`history`] records when each operation began, when the file system acknowledged the
-//! operation, and which files were synced. After a crash [`verify`] compares the directory with all
-//! allowed states.
+//! operation, and which files the worker synced. After a crash, [`verify`] compares the directory
+//! with all allowed states.
 //!
 //! There are three kinds of files:
 //! - plain files, which are written once and then renamed, linked and unlinked
@@ -32,10 +32,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
-/// Number of subdirectories of each worker: several, so that renames cross directories (and
-/// metadata targets).
+/// Number of subdirectories of each worker. There are several, so that renames cross directories
+/// (and metadata targets).
 const DIRECTORIES: usize = 4;
-/// Number of names in each subdirectory: few, so that operations often use the same name.
+/// Number of names in each subdirectory. There are few, so that operations often use the same name.
 const NAMES: usize = 12;
 /// Lengths of plain files in bytes: empty, within a granule, across chunk boundaries.
 const LENGTHS: &[usize] = &[0, 1, 100, 4096, 20_000, 300_000, 1_500_000];
@@ -104,7 +104,8 @@ impl Worker {
         &self.root
     }
 
-    /// Continues below `parent`: a different mount, or the same mount point mounted again.
+    /// Moves the worker to the same directory below `parent`, which is a different mount or the
+    /// same mount point mounted again.
     ///
     /// # Panics
     /// Panics if the log cannot be opened.
@@ -114,7 +115,7 @@ impl Worker {
         self.log.reopen(&self.root);
     }
 
-    /// Closes the worker's open file, so that the mount can be unmounted.
+    /// Closes the worker's open log file, so that the mount can be unmounted.
     pub fn close(&mut self) {
         self.log.close();
     }
@@ -176,7 +177,8 @@ impl Worker {
             file.sync_all().map_err(&failed)?;
         }
         drop(file);
-        // `drop` ignores the result of close(2). If close failed, metadata may lack the new length.
+        // `drop` ignores the result of close(2). If close(2) failed, metadata may not have the new
+        // length.
         let len = fs::metadata(&path).map_err(&failed)?.len();
         if len != content.len() as u64 {
             return Err(format!("close {}: {len} bytes, not {}", path.display(), content.len()));
@@ -281,8 +283,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Reads a random file during the run and compares it with the written bytes. A wrong byte
-    /// panics, because no crash can explain it.
+    /// Reads a random file during the run, and compares it with the written bytes. Panics if a byte
+    /// differs, because no crash can explain this.
     fn look(&mut self) -> Outcome {
         let Some(name) = self.file() else { return Ok(()) };
         let path = self.root.join(&name);

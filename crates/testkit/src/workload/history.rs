@@ -1,5 +1,5 @@
-//! Owns the records of a worker's operations, and derives the states of each name that are allowed
-//! after a crash.
+//! Stores records of a worker's operations. Derives from them the allowed states of each name after
+//! a crash.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -13,12 +13,12 @@ pub(crate) enum State {
     Absent,
     /// A directory.
     Directory,
-    /// The log or the file of blocks: each is checked separately, and never renamed.
+    /// The log or the file of blocks. `ongoing` checks both, and the worker never renames them.
     Fixed,
-    /// A file whose creation was interrupted. Its contents may be anything, and its length may
-    /// change until the lease of the client that created it has expired.
+    /// A file whose creation the crash interrupted. It may have any contents. Its length may change
+    /// until the lease of the client that created the file has expired.
     Partial {
-        /// Inode number of the file; `None` until a check has seen the file.
+        /// Inode number of the file. `None` until a check has found the file.
         inode: Option<u64>,
     },
     /// A symbolic link.
@@ -55,14 +55,14 @@ pub struct Crash {
     pub ended: Instant,
     /// Whether unsynced data may be lost.
     pub loses_unsynced_data: bool,
-    /// Whether a file that was open, extended and not synced may have an older length. The length
-    /// may change until the lease of the dead client has expired.
+    /// Whether a file that the worker extended and did not sync before the crash may have an older
+    /// length. The length may change until the lease of the dead client has expired.
     pub loses_unsynced_ends: bool,
 }
 
 impl Crash {
-    /// Returns a crash in which services were killed but their hosts kept running: no acknowledged
-    /// operation may be lost.
+    /// Returns a crash in which services were killed but their hosts continued to run. No
+    /// acknowledged operation may be lost.
     pub fn of_services() -> Self {
         let now = Instant::now();
         Self {
@@ -105,8 +105,8 @@ struct Record {
 #[derive(Debug, Default)]
 pub(crate) struct History(BTreeMap<String, Vec<Record>>);
 
-/// Age from which an acknowledged operation survives every crash of a test. Of all records of at
-/// least this age, only the newest is kept.
+/// Age from which an acknowledged operation survives every crash of a test. Of a name's records of
+/// at least this age, the history stores only the newest.
 const FORGET_AFTER: Duration = Duration::from_secs(30);
 
 impl History {
@@ -127,7 +127,7 @@ impl History {
         self.0.keys()
     }
 
-    /// Adds a name that is durable and is never removed.
+    /// Adds a name that is durable and that the worker never removes.
     pub(crate) fn fixed(&mut self, name: String) {
         let state = if name.starts_with('d') { State::Directory } else { State::Fixed };
         self.replace(name, state);
@@ -163,10 +163,10 @@ impl History {
         Some((kept, &records[kept].state))
     }
 
-    /// Whether the length of a file that was found after a crash is final. The file must have been
-    /// closed or synced, its record must have survived, and the file must be as long as recorded.
-    /// (A busy metadata host may have lost the reported length of an unsynced file although it kept
-    /// the name.)
+    /// Whether the length of a file that a check found after a crash is final. This is true if the
+    /// worker had closed or synced the file, the crash could not undo this, and the file has the
+    /// recorded length. (A metadata host may have lost the reported length of an unsynced file but
+    /// not the file's name.)
     pub(crate) fn is_end_known(&self, name: &str, found: &State, crash: &Crash) -> bool {
         let is_it = |state: &State, even_unsynced: bool| match (state, found) {
             (
@@ -243,7 +243,7 @@ impl Inodes {
     }
 
     /// Compares the records with `found`, the number of names of each inode after a crash. Returns
-    /// each problem.
+    /// a line for each problem.
     pub(crate) fn check(&self, found: &BTreeMap<u64, usize>, crash: &Crash) -> Vec<String> {
         let mut problems = Vec::new();
         for (number, inode) in &self.0 {

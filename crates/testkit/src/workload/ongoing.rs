@@ -12,12 +12,12 @@ use std::time::Instant;
 
 /// Name of the log.
 pub(crate) const LOG: &str = "log";
-/// Name of the file whose blocks are overwritten.
+/// Name of the file whose blocks the worker overwrites.
 pub(crate) const BLOCKS: &str = "blocks";
 /// Length in bytes beyond which the worker truncates the log to zero and starts again.
 const MAX_LOG: u64 = 6 << 20;
-/// Number of blocks in the file; each has [`BLOCK`] bytes. Writes of several blocks cross chunk
-/// boundaries.
+/// Number of blocks in the file. Each block has [`BLOCK`] bytes, and writes of several blocks cross
+/// chunk boundaries.
 const BLOCK_COUNT: usize = 400;
 const BLOCK: usize = 8192;
 /// A power loss may tear a write between units of this length (in bytes).
@@ -107,8 +107,8 @@ impl Log {
         Ok(())
     }
 
-    /// Checks the log after a crash, and returns each problem. Then truncates the log to the length
-    /// that had to survive.
+    /// Checks the log after a crash, and returns a line for each problem. Then truncates the log to
+    /// the length that had to survive.
     pub(crate) fn check(&mut self, root: &Path, crash: &Crash) -> Vec<String> {
         self.path = root.join(LOG);
         let found = match fs::read(&self.path) {
@@ -122,7 +122,7 @@ impl Log {
                 it.acknowledged <= crash.begun
             }
         };
-        // A truncation that the crash interrupts has happened as a whole, or not at all.
+        // A truncation that the crash interrupted has taken effect completely or not at all.
         let surviving = match self.is_restarting && found.is_empty() {
             true => 0,
             false => self.written.iter().rfind(must_survive).map_or(0, |it| it.len),
@@ -134,8 +134,8 @@ impl Log {
                 found.len()
             ));
         }
-        // Beyond `surviving`, part of an append may be on disk: each byte must be correct, or zero
-        // because it was never written.
+        // Beyond `surviving`, a part of an append may have survived. Each byte there must be
+        // correct, or zero because it was never written.
         let wrong = found.iter().zip(0_u64..).find(|(byte, offset)| {
             **byte != log_byte(self.seed, *offset) && (*offset < surviving || **byte != 0)
         });
@@ -161,7 +161,7 @@ struct Version {
     synced: Option<Instant>,
 }
 
-/// A file whose blocks are overwritten in place. Each block has its own version.
+/// A file whose blocks the worker overwrites in place. Each block has its own version.
 #[derive(Debug)]
 pub(crate) struct Blocks {
     seed: u64,
@@ -226,7 +226,8 @@ impl Blocks {
         Ok(())
     }
 
-    /// Checks the blocks after a crash, and returns each problem. Then overwrites the whole file.
+    /// Checks the blocks after a crash, and returns a line for each problem. Then overwrites the
+    /// whole file.
     pub(crate) fn check(&mut self, root: &Path, crash: &Crash) -> Vec<String> {
         let path = root.join(BLOCKS);
         let found = match fs::read(&path) {

@@ -9,7 +9,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Describes the first difference between two byte strings; `None` means that they are equal.
+/// Describes the first difference between two byte strings. `None` means that the strings are
+/// equal.
 pub fn first_difference(expected: &[u8], found: &[u8]) -> Option<String> {
     if let Some(at) = expected.iter().zip(found).position(|(left, right)| left != right) {
         let wrong = expected.iter().zip(found).filter(|(left, right)| left != right).count();
@@ -24,8 +25,8 @@ pub fn first_difference(expected: &[u8], found: &[u8]) -> Option<String> {
     (expected != found).then(|| format!("{found} bytes, not {expected}"))
 }
 
-/// Returns the state of a path, which includes a file's bytes, and the number of hard links of a
-/// file.
+/// Returns the state of a path, and the number of hard links of a file. The state includes a file's
+/// bytes.
 fn look(path: &Path) -> Result<(State, u64), String> {
     let failed = |error| format!("{}: {error}", path.display());
     let found = fs::symlink_metadata(path).map_err(failed)?;
@@ -47,8 +48,8 @@ fn look(path: &Path) -> Result<(State, u64), String> {
     Ok((State::File { inode: found.ino(), content, synced: true }, found.nlink()))
 }
 
-/// Describes why the found state differs from the allowed state `possible`; `None` means that it
-/// matches.
+/// Describes why the found state differs from the allowed state `possible`. `None` means that the
+/// states match.
 fn mismatch(found: &State, possible: &State, crash: &Crash) -> Option<String> {
     match (found, possible) {
         (State::File { .. }, State::Partial { .. }) => None,
@@ -80,8 +81,8 @@ fn word(state: &State) -> String {
 }
 
 impl Worker {
-    /// Compares all files with the states that are allowed after `crash`, and returns each problem.
-    /// Afterwards the worker continues from the found state.
+    /// Compares all files with the states that are allowed after `crash`, and returns a line for
+    /// each problem. Afterwards the worker continues from the state that the check found.
     pub fn check(&mut self, crash: &Crash) -> Vec<String> {
         let mut found = BTreeMap::new();
         let mut problems = Vec::new();
@@ -141,7 +142,7 @@ impl Worker {
     }
 }
 
-/// Returns all names below `root`, relative to it. Adds errors to `problems`.
+/// Returns all names below `root`, as paths relative to `root`. Adds errors to `problems`.
 fn list(root: &Path, problems: &mut Vec<String>) -> Vec<String> {
     let mut names = Vec::new();
     let mut waiting = vec![String::new()];
