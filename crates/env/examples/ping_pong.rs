@@ -1,11 +1,11 @@
-//! Measures the cost of a wake-up, and the gain of spinning before sleeping: two processes exchange
+//! Measures the cost of a wake-up, and the gain of spinning before sleeping. Two processes exchange
 //! requests and replies of 64 bytes over one TCP connection on loopback. The results are in
 //! docs/design/0001-threads-and-store.md.
 //!
 //! `ping_pong [ROUNDS] [IN_FLIGHT] [apart]` prints one line for each length of the spin: round
 //! trips per second, and the CPU time of each side per round trip. With `apart`, each side is
-//! pinned to a CPU of its own. Otherwise the kernel may run both sides on one CPU. Not a test: it
-//! asserts nothing.
+//! pinned to a CPU of its own. Otherwise the kernel may run both sides on one CPU. This program is
+//! not a test, because it asserts nothing.
 
 use skep_env::{Buf, MessagePart, TcpListener, TcpStream};
 use std::io::{BufRead, BufReader, Write};

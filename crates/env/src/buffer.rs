@@ -78,7 +78,7 @@ impl Drop for Allocation {
     fn drop(&mut self) {
         // SAFETY: `drop` runs once, and the field is not used afterwards.
         let mut memory = Some(unsafe { ManuallyDrop::take(&mut self.0) });
-        // While a thread ends, its pool may be gone already. The memory is freed then.
+        // While a thread ends, its pool may be gone already. In that case the memory is freed.
         let _ = POOL.try_with(|pool| {
             let mut pool = pool.borrow_mut();
             let Some(capacity) = memory.as_ref().map(|memory| memory.capacity) else { return };
@@ -148,7 +148,7 @@ impl Buf {
     }
 
     /// Returns the number of handles to the buffer's memory, including this one. If there is more
-    /// than one, an operation whose future was dropped may still be filling the memory.
+    /// than one handle, an operation whose future was dropped may still be filling the memory.
     pub fn handles(&self) -> usize {
         Rc::strong_count(&self.allocation)
     }
@@ -176,7 +176,7 @@ impl Buf {
     /// Returns the bytes of the buffer.
     ///
     /// # Hazard: buffers in flight
-    /// Must not be called while the kernel is filling the buffer.
+    /// The caller must not call this function while the kernel is filling the buffer.
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: the range is allocated and initialised. By the contract above, no caller calls
         // this while the kernel is filling the buffer.
@@ -231,7 +231,7 @@ mod tests {
         assert_eq!(&buf.bytes()[..13], b"overlappingng");
     }
 
-    /// Regression test, found by a fuzzer's leak check: each thread that ended leaked up to 16
+    /// Regression test for a leak that a fuzzer found. Each thread that ended leaked up to 16
     /// buffers of each size.
     #[test]
     fn a_thread_that_ends_frees_its_memory() {
@@ -247,7 +247,7 @@ mod tests {
             }
             mapped_pages().saturating_sub(before)
         };
-        // Other tests of this process map memory at the same time, but not in each attempt.
+        // Other tests of this process map memory at the same time, but not during every attempt.
         assert!((0..5).any(|_| leaked_pages() < 20 * LARGEST_CLASS / 4096));
     }
 }

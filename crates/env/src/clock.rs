@@ -10,14 +10,15 @@ fn read_clock(clock: libc::clockid_t) -> libc::timespec {
     time
 }
 
-/// Returns the time since boot, including the time in which the machine was suspended. This is the
-/// clock of leases and deadlines.
+/// Returns the time since boot, including the time in which the machine was suspended. Leases and
+/// deadlines use this clock.
 pub fn now() -> Duration {
     let time = read_clock(libc::CLOCK_BOOTTIME);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// Returns date and time, only for values that users see. Must never be compared between hosts.
+/// Returns date and time, only for values that users see. Values of different hosts must never be
+/// compared.
 pub fn wall_time() -> Timestamp {
     let time = read_clock(libc::CLOCK_REALTIME);
     Timestamp { seconds: time.tv_sec, nanoseconds: time.tv_nsec as u32 }

@@ -26,12 +26,12 @@ impl Event {
     }
 
     fn with_flags(flags: i32) -> io::Result<Self> {
-        // SAFETY: a plain system call; the result is checked.
+        // SAFETY: the call takes no pointers, and its result is checked.
         let raw = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | flags) };
         if raw < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the descriptor is new and ours.
+        // SAFETY: the descriptor is new, and nothing else owns it.
         Ok(Self(unsafe { OwnedFd::from_raw_fd(raw) }))
     }
 
@@ -43,13 +43,13 @@ impl Event {
     /// Adds one to the counter. Never waits.
     pub(crate) fn raise(&self) {
         let one = 1_u64.to_ne_bytes();
-        // SAFETY: a write to an eventfd takes eight bytes. The write could block only at a counter
-        // of 2^64 - 2.
+        // SAFETY: `one` has the eight bytes that a write to an eventfd reads. The write could block
+        // only at a counter of 2^64 - 2.
         unsafe { libc::write(self.0.as_raw_fd(), one.as_ptr().cast(), one.len()) };
     }
 
-    /// Sets the counter to zero. Must only be called for an event of [`Self::new_nonblocking`].
-    /// Other events would wait while the counter is zero.
+    /// Sets the counter to zero. Must only be called for an event of [`Self::new_nonblocking`]. The
+    /// reset of any other event would block while its counter is zero.
     pub(crate) fn reset(&self) {
         let mut count = [0_u8; 8];
         // SAFETY: the buffer has the eight bytes that an eventfd fills. If the counter is zero

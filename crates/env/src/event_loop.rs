@@ -49,7 +49,7 @@ const COMPLETION_ENTRIES: u32 = 4096;
 /// is not starved.
 const RUNS_PER_TURN: usize = 256;
 
-/// Flag of `io_uring_enter(2)` that makes finished completions appear in the queue.
+/// Flag of `io_uring_enter(2)` that makes finished completions appear in the completion queue.
 const IORING_ENTER_GETEVENTS: u32 = 1;
 
 /// User data of requests that cancel an operation. The loop ignores their completions.
@@ -64,16 +64,16 @@ type Ring = IoUring<squeue::Entry128, cqueue::Entry>;
 pub(crate) enum Traffic {
     /// The operation was not on a socket.
     None,
-    /// The loop sent something: a reply or the next request may arrive soon.
+    /// The loop sent data, so a reply or the next request may arrive soon.
     Sent,
-    /// The loop received something: this side acts next.
+    /// The loop received data, so this side acts next.
     Received,
 }
 
 /// An operation in the kernel.
 struct PendingOp {
     phase: OpPhase,
-    /// The memory that the kernel uses until the completion arrives.
+    /// Owns the memory that the kernel uses until the completion arrives.
     keep: Box<dyn Any>,
 }
 
@@ -156,8 +156,8 @@ impl Loop {
             if unsafe { self.ring.submission().push(entry) }.is_ok() {
                 return;
             }
-            // The queue is full: submit its entries. If this fails with EBUSY or EINTR, reap
-            // completions and try again.
+            // The queue is full, so submit its entries. If the submission fails with EBUSY or
+            // EINTR, reap completions and try again.
             let _ = self.ring.submit();
             self.reap();
         }
@@ -217,7 +217,7 @@ impl Loop {
         None
     }
 
-    /// Submits a poll of the wake-up event, if a future of this thread needs it and none is in
+    /// Submits a poll of the wake-up event, if a future of this thread needs it and no poll is in
     /// flight.
     fn arm_wake_up(&mut self) {
         if self.listens_for_wake_up && !self.is_wake_up_armed {
@@ -247,7 +247,8 @@ impl Loop {
         Ok(())
     }
 
-    /// Submits the queued entries and makes finished completions appear. Doesn't wait.
+    /// Submits the queued entries, and makes finished completions appear in the completion queue.
+    /// Does not wait.
     fn enter(&mut self) -> io::Result<()> {
         let count = self.ring.submission().len() as u32;
         // SAFETY: no signal mask is passed; the callers of `submit` keep all memory of the entries
@@ -276,13 +277,13 @@ impl Loop {
         if self.ring.submission().is_empty() || !self.spin.is_enabled() {
             return Ok(false);
         }
-        // A submitted operation may complete at once: a send usually does.
+        // A submitted operation may complete at once, as a send usually does.
         self.enter()?;
         Ok(!self.ring.completion().is_empty())
     }
 
     /// Polls for completions without sleeping, if the peer is likely to send a message soon.
-    /// Returns false if no completion arrived in that time.
+    /// Returns false if no completion arrived while it polled.
     fn spin_for_completion(
         &mut self,
         now: Duration,
@@ -303,7 +304,7 @@ impl Loop {
     }
 }
 
-/// Ignores interruptions and time-outs: they end a wait, but are not errors.
+/// Ignores interruptions and time-outs, which end a wait but are not errors.
 fn pass_over(result: io::Result<usize>) -> io::Result<()> {
     match result {
         Ok(_) => Ok(()),
@@ -381,8 +382,8 @@ pub fn block_on<T: 'static>(future: impl Future<Output = T> + 'static) -> io::Re
     value
 }
 
-/// Returns the event that other threads raise to end the sleep of this thread's loop. A thread must
-/// wake the future before it raises the event.
+/// Returns the event that other threads raise to end the sleep of this thread's loop. Another
+/// thread must wake a future of this loop before it raises the event.
 ///
 /// # Panics
 /// Panics outside [`block_on`].
@@ -393,8 +394,8 @@ pub(crate) fn wake_up_event() -> Arc<Event> {
     })
 }
 
-/// Starts a future on this thread's loop. Dropping the task cancels the future, and `detach` lets
-/// it run on.
+/// Starts a future on this thread's loop. Dropping the returned task cancels the future. After
+/// `detach`, the future continues without the task.
 pub fn spawn<T: 'static>(future: impl Future<Output = T> + 'static) -> Task<T> {
     let future = with_task_context(task_context(), future);
     EXECUTOR.with(|executor| executor.spawn(future))
@@ -413,10 +414,10 @@ pub fn idle_time() -> Duration {
     IDLE.get()
 }
 
-/// Lets this thread's loop poll for completions for at most `limit` before it sleeps. The loop only
-/// does so in a conversation with a peer: it has just sent something, or replies are outstanding
-/// ([`expect_reply`]). Zero, the default, means that the loop sleeps at once. Use this for threads
-/// that send replies for which another thread waits.
+/// Lets this thread's loop poll for completions for at most `limit` before it sleeps. The loop
+/// polls only in a conversation with a peer, which means that it has just sent data or that replies
+/// are outstanding ([`expect_reply`]). Zero, the default, means that the loop sleeps at once. Call
+/// this function in threads that send replies for which another thread waits.
 ///
 /// # Panics
 /// Panics outside [`block_on`].

@@ -35,13 +35,13 @@ pub(crate) fn check(result: i32) -> io::Result<usize> {
     usize::try_from(result).map_err(|_| io::Error::from_raw_os_error(-result))
 }
 
-/// Closes a file and returns the result of `close(2)`, in which file systems that write back later
-/// report errors. Dropping a file ignores these errors.
+/// Closes a file and returns the result of `close(2)`. File systems that delay writes may report
+/// write errors in this result. Dropping a file ignores these errors.
 ///
 /// # Errors
 /// Returns the errors of `close(2)`. The file is closed in any case.
 pub fn close(file: std::fs::File) -> io::Result<()> {
-    // SAFETY: the descriptor is owned and given up here.
+    // SAFETY: this function owns the descriptor, and `into_raw_fd` gives up the ownership.
     if unsafe { libc::close(file.into_raw_fd()) } < 0 {
         return Err(io::Error::last_os_error());
     }
@@ -92,7 +92,7 @@ impl File {
         check(op.await.0)
     }
 
-    /// Waits until the descriptor is readable. Reads nothing, so a dropped future loses nothing.
+    /// Waits until the descriptor is readable. Reads nothing, so a dropped future loses no data.
     pub(crate) async fn wait_readable(&self) -> io::Result<()> {
         let entry = opcode::PollAdd::new(self.fd(), libc::POLLIN as u32);
         // SAFETY: the operation keeps the descriptor until the completion.
@@ -149,12 +149,13 @@ impl File {
         Ok(done)
     }
 
-    /// Makes a worker of the kernel begin to write the dirty pages of a range to the device.
-    /// Returns when their requests are in the device's queue.
+    /// Makes an io_uring worker begin to write the dirty pages of a range to the device. Returns
+    /// when the write requests are in the device's queue.
     ///
     /// # Errors
     /// Returns the errors of `sync_file_range(2)`. If the device fails, the next sync of the file
-    /// returns its error. An error of the file system, such as `ENOSPC`, may be returned here only.
+    /// returns its error. An error of the file system, such as `ENOSPC`, may be returned by this
+    /// call only.
     pub async fn begin_write_back(&self, range: std::ops::Range<u64>) -> io::Result<()> {
         let len = (range.end - range.start).min(u64::from(u32::MAX)) as u32;
         let entry = opcode::SyncFileRange::new(self.fd(), len)
@@ -165,11 +166,12 @@ impl File {
         check(op.await.0).map(|_| ())
     }
 
-    /// Waits until data, and the metadata needed to read it, are on the device.
+    /// Waits until the file's data, and the metadata that reads of the data need, are on the
+    /// device.
     ///
     /// # Errors
     /// Returns the errors of `fdatasync(2)`. After an error the page cache may have dropped dirty
-    /// pages. So the caller must not try again, and must stop writing to the target.
+    /// pages. So the caller must not retry the sync, and must stop writing to the target.
     pub async fn sync_data(&self) -> io::Result<()> {
         let entry = opcode::Fsync::new(self.fd()).flags(types::FsyncFlags::DATASYNC);
         // SAFETY: the operation keeps the descriptor until the completion.
@@ -187,7 +189,7 @@ impl File {
     }
 }
 
-/// A [`File`] as a file of the standard library, which does not close it.
+/// A [`File`] as a file of the standard library. Dropping this value does not close the descriptor.
 #[derive(Debug)]
 pub struct StdFile<'a> {
     file: ManuallyDrop<std::fs::File>,

@@ -74,8 +74,8 @@ pub fn mount_mark(directory: &Path) -> io::Result<MountMark> {
     // SAFETY: all-zero is a valid `statx`, and the path ends with a zero byte.
     let stat = unsafe {
         let mut stat: libc::statx = std::mem::zeroed();
-        // If both kinds of mount id are requested, the kernel returns the unique one if it supports
-        // it.
+        // If both kinds of mount id are requested, the kernel returns the unique id if it supports
+        // unique ids.
         let mask = libc::STATX_INO | libc::STATX_MNT_ID | libc::STATX_MNT_ID_UNIQUE;
         checked(libc::statx(libc::AT_FDCWD, path.as_ptr(), 0, mask, &raw mut stat))?;
         stat
@@ -103,7 +103,7 @@ pub fn raise_file_limit() -> u64 {
     // SAFETY: `limit` is valid for both calls. If the kernel refuses, the old limit stays.
     unsafe {
         if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) != 0 {
-            // Cannot happen with a valid pointer. The usual limit is a safe guess.
+            // The call cannot fail with a valid pointer. 1024 is the usual default limit.
             return 1024;
         }
         let raised = libc::rlimit { rlim_cur: limit.rlim_max, rlim_max: limit.rlim_max };
@@ -127,8 +127,8 @@ pub async fn remove_file(path: &Path) -> io::Result<()> {
 }
 
 impl File {
-    /// Waits until data and all metadata of the file are on the device. For a directory, these are
-    /// the names in it.
+    /// Waits until data and all metadata of the file are on the device. For a directory, the data
+    /// are the names in it.
     ///
     /// # Errors
     /// Returns the errors of `fsync(2)`. After an error the rules of [`Self::sync_data`] apply.
@@ -159,11 +159,12 @@ impl File {
 
     fn allocate(&self, mode: i32, range: Range<u64>) -> io::Result<()> {
         let (start, length) = (range.start as i64, (range.end - range.start) as i64);
-        // SAFETY: a plain system call on an open descriptor.
+        // SAFETY: the descriptor is open, and the call takes no pointers.
         checked(unsafe { libc::fallocate(self.as_raw_fd(), mode, start, length) })
     }
 
-    /// Like [`Self::reserve`], but through the ring: for long ranges, which take time.
+    /// Like [`Self::reserve`], but through the ring. Meant for long ranges, whose allocation takes
+    /// time.
     ///
     /// # Errors
     /// Returns the errors of [`Self::reserve`].
@@ -171,8 +172,8 @@ impl File {
         self.allocate_through_ring(libc::FALLOC_FL_KEEP_SIZE, range).await
     }
 
-    /// Like [`Self::punch_hole`], but through the ring: for long ranges, which take time. Space
-    /// that was reserved beyond the end of the file may stay allocated.
+    /// Like [`Self::punch_hole`], but through the ring. Meant for long ranges, which take time to
+    /// free. Space that was reserved beyond the end of the file may stay allocated.
     ///
     /// # Errors
     /// Returns the errors of [`Self::punch_hole`].
@@ -210,8 +211,8 @@ impl File {
     }
 
     fn seek(&self, offset: u64, whence: i32) -> io::Result<Option<u64>> {
-        // SAFETY: a plain system call on an open descriptor. The call moves the file position,
-        // which no other code uses.
+        // SAFETY: the descriptor is open, and the call takes no pointers. The call moves the file
+        // position, which no other code uses.
         let at = unsafe { libc::lseek(self.as_raw_fd(), offset as i64, whence) };
         if at >= 0 {
             return Ok(Some(at as u64));
@@ -263,21 +264,22 @@ impl File {
     /// thread that serves no requests.
     ///
     /// # Errors
-    /// Returns the errors of `syncfs(2)`, also if the kernel could not write the data of a
-    /// different file of the file system.
+    /// Returns the errors of `syncfs(2)`. They include write errors of other files of the file
+    /// system.
     pub fn sync_file_system_now(&self) -> io::Result<()> {
-        // SAFETY: a plain system call on an open descriptor.
+        // SAFETY: the descriptor is open, and the call takes no pointers.
         checked(unsafe { libc::syncfs(self.as_raw_fd()) })
     }
 
     /// Syncs this file, and drops its pages from the page cache, so that later reads return the
-    /// bytes on the device. Blocks.
+    /// bytes on the device. Blocks the thread.
     ///
     /// # Errors
     /// Errors of `fsync(2)` and `posix_fadvise(2)`.
     pub fn drop_pages_now(&self) -> io::Result<()> {
         self.borrow_std().sync_all()?;
-        // SAFETY: a plain system call on an open descriptor. It returns the number of the error.
+        // SAFETY: the descriptor is open, and the call takes no pointers. It returns the number of
+        // the error.
         match unsafe { libc::posix_fadvise(self.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) } {
             0 => Ok(()),
             number => Err(io::Error::from_raw_os_error(number)),

@@ -1,4 +1,4 @@
-//! Whether more threads of the host want to run than it has processors.
+//! Detects whether more threads of the host want to run than the host has processors.
 //!
 //! `/proc/loadavg` contains the number of threads that run or wait for a processor. The process
 //! reads it at most once in [`SAMPLE_INTERVAL`], and only while a loop considers polling.
@@ -9,9 +9,9 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Minimum time between two samples. Taking one costs some microseconds.
+/// Minimum time between two samples. A sample costs some microseconds.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(2);
-/// Number of consecutive busy samples after which a host counts as busy. A single one may have
+/// Number of consecutive busy samples after which a host counts as busy. A single sample may have
 /// counted a kernel thread that ran only for a moment.
 const BUSY_SAMPLES: u32 = 2;
 
@@ -21,7 +21,7 @@ static NEXT_SAMPLE: AtomicU64 = AtomicU64::new(0);
 static SAMPLES_IN_A_ROW: AtomicU32 = AtomicU32::new(0);
 
 /// Whether the host has no processor to spare. A host that does not show its load counts as idle,
-/// and one with a single processor as busy.
+/// and a host with a single processor counts as busy.
 pub(crate) fn is_busy(now: Duration) -> bool {
     let nanoseconds = now.as_nanos() as u64;
     let due = NEXT_SAMPLE.load(Ordering::Relaxed);
@@ -49,16 +49,17 @@ fn running_threads() -> Option<u64> {
     parse_running(std::str::from_utf8(text.get(..length)?).ok()?)
 }
 
-/// Returns the first number of the fourth word, as in `0.20 0.18 0.12 1/80 11206`.
+/// Returns the first number of the fourth word of `load`. It is 1 in `0.20 0.18 0.12 1/80 11206`.
 fn parse_running(load: &str) -> Option<u64> {
     load.split(' ').nth(3)?.split_once('/')?.0.parse().ok()
 }
 
-/// Returns the number of the host's processors, also of those on which the thread may not run.
+/// Returns the number of the host's processors, including processors on which the thread may not
+/// run.
 fn processors() -> u64 {
     static COUNT: OnceLock<u64> = OnceLock::new();
     *COUNT.get_or_init(|| {
-        // SAFETY: a plain call without memory.
+        // SAFETY: the call takes no pointers.
         let count = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
         u64::try_from(count).unwrap_or(1)
     })

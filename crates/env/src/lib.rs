@@ -1,5 +1,5 @@
-//! The seams to the operating system: one event loop per thread on io_uring, sockets, files, queues
-//! between threads, signals, clock and randomness.
+//! The interface to the operating system: one event loop per thread on io_uring, sockets, files,
+//! queues between threads, signals, clock and randomness.
 //!
 //! Owns every system call of Skep except the calls of the FUSE transports. Does not own messages
 //! or file formats. A thread calls [`block_on`], which runs futures on the thread's loop. These

@@ -7,8 +7,8 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-/// Wakes futures of one thread. A notification is lost for a future that calls [`Self::wait`] only
-/// afterwards.
+/// Wakes futures of one thread. A notification does not wake a future that calls [`Self::wait`]
+/// only afterwards.
 ///
 /// # Hazard: lost wake-ups
 /// A future must call `wait` before it checks the state that it waits for, unless no `.await` comes
@@ -120,8 +120,8 @@ struct Waiter {
 #[derive(Debug)]
 pub struct Permit(Rc<Semaphore>);
 
-/// The place of a waiting future in the queue. Dropping it removes it from the queue; a permit that
-/// it was already granted goes to the next place.
+/// The place of a waiting future in the queue. Dropping the place removes the future from the
+/// queue. A permit that was already granted to the future goes to the next one in the queue.
 struct Place<'a> {
     semaphore: &'a Rc<Semaphore>,
     waiter: Rc<Waiter>,

@@ -76,7 +76,7 @@ impl<T> Mailbox<T> {
 }
 
 /// Waits until the counter of an event is not zero, and sets it to zero. Must only be called for an
-/// event of [`Event::new`], by one future at a time. Takes no descriptor.
+/// event of [`Event::new`], by one future at a time. Needs no further file descriptor.
 ///
 /// # Errors
 /// Returns an error if the kernel refuses to read the event.
@@ -126,7 +126,8 @@ mod tests {
         assert_eq!(got.unwrap(), (0..1000).collect::<Vec<_>>());
     }
 
-    /// Before the fix, each wait took a descriptor. A target whose process had none left ended.
+    /// Before the fix, each wait needed a file descriptor, and a target ended if its process had no
+    /// free descriptor.
     #[test]
     fn waiting_takes_no_file_descriptor() {
         let count = || std::fs::read_dir("/proc/self/fd").unwrap().count();

@@ -1,6 +1,6 @@
 //! The network addresses of this host, as the kernel lists them for its interfaces.
 //!
-//! Does not open sockets: [`crate::socket`] does.
+//! Sockets are in [`crate::socket`].
 
 use std::ffi::CStr;
 use std::io;
@@ -32,7 +32,7 @@ impl Drop for InterfaceList {
 /// Returns the errors of `getifaddrs(3)`.
 pub fn host_addresses() -> io::Result<Vec<HostAddress>> {
     let mut first = std::ptr::null_mut();
-    // SAFETY: the kernel writes the start of a list to the pointer.
+    // SAFETY: `first` is valid for writes, and the call writes the start of a list to it.
     if unsafe { libc::getifaddrs(&raw mut first) } < 0 {
         return Err(io::Error::last_os_error());
     }
@@ -82,7 +82,7 @@ unsafe fn read_address(address: *const libc::sockaddr) -> Option<IpAddr> {
     }
 }
 
-/// Whether another host may reach the address. A link-local address needs the name of an interface
+/// Whether another host can reach the address. A link-local address needs the name of an interface
 /// of the other host, so it is of no use in a list of addresses.
 fn is_for_others(address: &IpAddr) -> bool {
     let is_link_local = match address {

@@ -1,8 +1,9 @@
 //! A hash map whose keys are numbers that the process assigns one after the other, such as
 //! operation numbers and request numbers.
 //!
-//! The map does not resist keys that an attacker chooses. Its hash costs one multiplication, where
-//! that of `std` costs some 20 ns, and a request looks numbers up about 20 times.
+//! The map does not resist keys that an attacker chooses. Its hash function costs one
+//! multiplication. The hash function of `std` costs some 20 ns, and a request looks up about 20
+//! numbers.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -10,8 +11,8 @@ use std::hash::{BuildHasherDefault, Hasher};
 /// A map from numbers that this process assigns.
 pub type NumberMap<V> = HashMap<u64, V, BuildHasherDefault<NumberHasher>>;
 
-/// Odd, and with bits that look random (2^64 divided by the golden ratio), so that neighbouring
-/// numbers differ in the upper and in the lower bits of the product.
+/// The factor of the hash function: 2^64 divided by the golden ratio. It is odd and its bits look
+/// random, so neighbouring numbers differ in the upper and in the lower bits of the product.
 const FACTOR: u64 = 0x9E37_79B9_7F4A_7C15;
 
 /// The hasher of a [`NumberMap`].

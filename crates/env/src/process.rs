@@ -29,11 +29,11 @@ pub fn spawn_child(command: &mut Command) -> io::Result<Child> {
 /// Asks the kernel to send `SIGTERM` to this process when the thread that started it ends. For use
 /// in `pre_exec`.
 fn end_with_parent(parent: u32) -> io::Result<()> {
-    // SAFETY: a plain system call, async-signal-safe.
+    // SAFETY: the call takes no pointers and is async-signal-safe.
     if unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM) } < 0 {
         return Err(io::Error::last_os_error());
     }
-    // The parent may have ended before the call above. SAFETY: a plain system call,
+    // The parent may have ended before the call above. SAFETY: the call takes no pointers and is
     // async-signal-safe.
     if unsafe { libc::getppid() } as u32 == parent {
         Ok(())
@@ -82,20 +82,20 @@ pub fn spawn_detaching(command: &mut Command) -> io::Result<Child> {
 /// Lets this process continue when its parent ends, if it was started to end with its parent. Must
 /// be called on the process's first thread, since the kernel stores the signal for that thread.
 pub fn outlive_parent() {
-    // SAFETY: a plain system call. Zero means no signal, and the kernel never refuses it.
+    // SAFETY: the call takes no pointers. Zero means no signal, and the kernel never refuses it.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, 0) };
 }
 
 /// Detaches this process from its terminal by starting a new session. For use in `pre_exec`.
 fn begin_session() -> io::Result<()> {
-    // SAFETY: a plain system call, async-signal-safe.
+    // SAFETY: the call takes no pointers and is async-signal-safe.
     if unsafe { libc::setsid() } < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 /// Lets only the owner read and enter the files and directories that this process creates from now
 /// on. The same applies to its children.
 pub fn restrict_new_files() {
-    // SAFETY: a plain system call, which never fails.
+    // SAFETY: the call takes no pointers and never fails.
     unsafe { libc::umask(0o077) };
 }
 
@@ -107,7 +107,8 @@ pub fn replace_output(file: &std::fs::File, both: bool) -> io::Result<()> {
     use std::os::fd::AsRawFd;
     let from = file.as_raw_fd();
     let replace = |to| {
-        // SAFETY: a plain system call. Both descriptors are open, and `to` stays open throughout.
+        // SAFETY: the call takes no pointers. Both descriptors are open, and `to` stays open
+        // throughout.
         if unsafe { libc::dup2(from, to) } < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     };
     replace(libc::STDERR_FILENO)?;
@@ -125,7 +126,7 @@ pub fn send_signal(process: u32, signal: i32) -> io::Result<()> {
     if process < 1 {
         return Err(io::Error::from_raw_os_error(libc::ESRCH));
     }
-    // SAFETY: a plain system call.
+    // SAFETY: the call takes no pointers.
     if unsafe { libc::kill(process, signal) } < 0 {
         return Err(io::Error::last_os_error());
     }
@@ -143,7 +144,7 @@ pub fn send_group_signal(leader: u32, signal: i32) -> io::Result<()> {
     if group <= 1 {
         return Err(io::Error::from_raw_os_error(libc::ESRCH));
     }
-    // SAFETY: a plain system call.
+    // SAFETY: the call takes no pointers.
     if unsafe { libc::kill(-group, signal) } < 0 {
         return Err(io::Error::last_os_error());
     }

@@ -1,14 +1,14 @@
 //! Notifications between threads: futures of several event loops wait for a change that any thread
 //! may make.
 //!
-//! Owns the list of waiting futures. Does not own the state that changes: the caller protects that
+//! Owns the list of waiting futures. Does not own the state that changes. The caller protects that
 //! state with a lock or an atomic of its own. For futures of one thread use
 //! [`crate::local::Notify`], which costs no system call. To pass values between threads use
 //! [`crate::Mailbox`].
 //!
-//! A notification is an event, not a value: it wakes every waiting future, and each of these checks
-//! the state itself. So notifications never queue up. The list has one entry for each waiting
-//! future, and each thread has one file descriptor for all its waits.
+//! A notification carries no value. It wakes every waiting future, and each woken future checks the
+//! state itself. So notifications never queue up. The list has one entry for each waiting future,
+//! and each thread has one file descriptor for all its waits.
 //!
 //! # Hazard: lost wake-ups
 //! A notification is not remembered if it is sent before [`SharedNotify::wait`] is called. A future
@@ -28,8 +28,8 @@
 //! # }
 //! ```
 //!
-//! [`SharedNotify::wait_until`] does this. The notifying thread must change the state first and
-//! call [`SharedNotify::notify`] afterwards.
+//! [`SharedNotify::wait_until`] registers and checks in this order. The notifying thread must
+//! change the state first and call [`SharedNotify::notify`] afterwards.
 //!
 //! # Hazard: spurious wake-ups
 //! A notification wakes all waiting futures, whichever change they wait for. Before a woken future
@@ -89,8 +89,8 @@ impl SharedNotify {
             std::mem::take(&mut state.waiting)
         };
         for Waiter { waker, wake_up } in waiting.into_values() {
-            // The order matters: when the event ends the loop's sleep, the future must already be
-            // ready to run.
+            // Wake the future first. When the event ends the loop's sleep, the future must already
+            // be ready to run.
             waker.wake();
             wake_up.raise();
         }
@@ -151,7 +151,8 @@ impl Drop for SharedWait<'_> {
     fn drop(&mut self) {
         if let Some(id) = self.id {
             let waiter = self.notify.state().waiting.remove(&id);
-            // Drop the waiter outside of the lock: its waker may be the last handle to its task.
+            // Drop the waiter outside of the lock, because its waker may be the last handle to its
+            // task.
             drop(waiter);
         }
     }
@@ -164,7 +165,7 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
     use std::time::Duration;
 
-    /// Time limit of a wait: far longer than any of these tests takes on a busy machine.
+    /// Time limit of a wait. It is far longer than any of these tests takes on a busy machine.
     const PATIENCE: Duration = Duration::from_secs(60);
 
     fn waiting(notify: &SharedNotify) -> usize {

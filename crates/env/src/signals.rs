@@ -49,7 +49,7 @@ impl Signals {
         if raw < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the descriptor is new and ours.
+        // SAFETY: the descriptor is new, and nothing else owns it.
         Ok(Self(File::from(unsafe { OwnedFd::from_raw_fd(raw) })))
     }
 
@@ -133,7 +133,8 @@ mod tests {
             for round in 0..200 {
                 let raising = async {
                     crate::yield_now().await;
-                    // SAFETY: a plain call; the signal is blocked for this thread.
+                    // SAFETY: the call takes no pointers, and the signal is blocked for this
+                    // thread.
                     assert_eq!(unsafe { libc::raise(libc::SIGUSR2) }, 0);
                     if round % 2 == 0 {
                         crate::yield_now().await;

@@ -119,12 +119,12 @@ fn socket_address(address: &SocketAddr) -> (libc::sockaddr_storage, u32) {
 
 fn new_socket(address: &SocketAddr) -> io::Result<OwnedFd> {
     let family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
-    // SAFETY: a plain system call; the result is checked.
+    // SAFETY: the call takes no pointers, and its result is checked.
     let raw = unsafe { libc::socket(family, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) };
     if raw < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the descriptor is new and ours.
+    // SAFETY: the descriptor is new, and nothing else owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(raw) })
 }
 
@@ -156,7 +156,7 @@ fn look_up_at_once(address: &str) -> io::Result<SocketAddr> {
 }
 
 /// Resolves `host:port`. The system resolver may wait half a minute for name servers that do not
-/// reply. So a separate thread calls it, and the loop goes on.
+/// reply. So a separate thread calls the resolver, and the loop continues.
 async fn look_up(address: &str) -> io::Result<SocketAddr> {
     if let Ok(numbers) = address.parse::<SocketAddr>() {
         return Ok(numbers);
@@ -271,7 +271,7 @@ impl TcpStream {
         while first < state.vectors.len() {
             let count = (state.vectors.len() - first).min(MAX_PARTS);
             state.header.msg_iov = state.vectors[first..].as_mut_ptr();
-            // musl has an `int` here, and padding, which is zero, up to the kernel's `size_t`.
+            // In musl this field is an `int`. Its padding up to the kernel's `size_t` is zero.
             state.header.msg_iovlen = count as _;
             let entry =
                 opcode::SendMsg::new(types::Fd(state.fd.as_raw_fd()), &raw const *state.header)
@@ -299,8 +299,8 @@ impl TcpStream {
 
     /// Shuts down both directions. Operations that wait on the socket return.
     pub fn shutdown(&self) {
-        // SAFETY: a plain system call on an open descriptor. If the kernel refuses, the connection
-        // is closed already.
+        // SAFETY: the descriptor is open, and the call takes no pointers. If the kernel refuses,
+        // the connection is closed already.
         unsafe { libc::shutdown(self.0.as_raw_fd(), libc::SHUT_RDWR) };
     }
 
@@ -335,7 +335,7 @@ impl TcpListener {
         let (storage, len) = socket_address(&resolved);
         // SAFETY: the address is valid for `len` bytes.
         if unsafe { libc::bind(fd.as_raw_fd(), (&raw const storage).cast(), len) } < 0
-            // SAFETY: a plain system call on an open descriptor.
+            // SAFETY: the descriptor is open, and the call takes no pointers.
             || unsafe { libc::listen(fd.as_raw_fd(), BACKLOG) } < 0
         {
             return Err(io::Error::last_os_error());
@@ -343,8 +343,8 @@ impl TcpListener {
         Ok(Self(Rc::new(fd)))
     }
 
-    /// Wraps a socket that listens, such as one of a path. Its connections are [`TcpStream`]s too,
-    /// for which the options of TCP have no effect.
+    /// Wraps a listening socket, which may be a Unix domain socket. Its connections are
+    /// [`TcpStream`]s too, but TCP options have no effect on connections of a Unix domain socket.
     pub fn from_fd(fd: OwnedFd) -> Self {
         Self(Rc::new(fd))
     }
@@ -369,7 +369,7 @@ impl TcpListener {
         // completion.
         let op = unsafe { submit(entry.build().into(), Box::new(Rc::clone(&self.0))) };
         let raw = check(op.await.0)? as i32;
-        // SAFETY: the descriptor is new and ours.
+        // SAFETY: the descriptor is new, and nothing else owns it.
         Ok(TcpStream::from_fd(unsafe { OwnedFd::from_raw_fd(raw) }))
     }
 }

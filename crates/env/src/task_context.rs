@@ -11,7 +11,7 @@ thread_local! {
     static CONTEXT: Cell<u128> = const { Cell::new(0) };
 }
 
-/// Restores the context when it is dropped.
+/// Restores the previous context when dropped.
 struct Restore(u128);
 
 impl Drop for Restore {

@@ -4,8 +4,8 @@ use std::io;
 use std::thread::JoinHandle;
 
 /// Size of the stack of a thread. Builds without optimisation hold several copies of each nested
-/// future on the stack, which takes more than the 2 MiB of the standard library in a mount. Pages
-/// that a thread never uses take no memory.
+/// future on the stack. In a mount, they need more than 2 MiB, the default of the standard library.
+/// Pages that a thread never uses take no memory.
 const STACK_BYTES: usize = 8 << 20;
 
 /// Maximum number of CPUs in a kernel's CPU set that this program reads.
@@ -30,8 +30,8 @@ pub fn available_cpus() -> Vec<usize> {
     vec![0]
 }
 
-/// Starts a thread, pinned to `cpu` if there is one. If the kernel refuses to pin the thread, this
-/// costs only speed and is ignored.
+/// Starts a thread, and pins it to `cpu` if a CPU is given. If the kernel refuses to pin the
+/// thread, this costs only speed and is ignored.
 ///
 /// # Errors
 /// Returns an error if the process may start no more threads.
@@ -64,7 +64,7 @@ mod tests {
             let pinned = spawn_thread("pinned".into(), Some(cpu), available_cpus).unwrap();
             assert_eq!(pinned.join().unwrap(), [cpu]);
         }
-        // A CPU that does not exist costs only speed.
+        // Pinning to a CPU that does not exist has no effect.
         let all = spawn_thread("unpinned".into(), Some(MAX_CPUS), available_cpus).unwrap();
         assert_eq!(all.join().unwrap(), available_cpus());
     }

@@ -39,8 +39,8 @@ pub fn note_obstructed(time: Duration) {
     OBSTRUCTED.set(OBSTRUCTED.get() + time);
 }
 
-/// Runs a future, and also returns the time that it took. The parts of `total` that are in none of
-/// the others are waits for other events.
+/// Runs a future, and also returns the time that it took. Time in `total` that no other field
+/// contains was spent waiting for other events.
 pub async fn timed<F: Future>(future: F) -> (F::Output, TimeSpent) {
     let mut future = pin!(future);
     let mut spent = TimeSpent::default();

@@ -36,7 +36,7 @@ pub unsafe fn submit(entry: squeue::Entry128, keep: Box<dyn Any>) -> Op {
 /// the conversation with the peer.
 ///
 /// # Safety
-/// The same as for [`submit`].
+/// The contract of [`submit`] applies.
 pub(crate) unsafe fn submit_traffic(
     entry: squeue::Entry128,
     keep: Box<dyn Any>,

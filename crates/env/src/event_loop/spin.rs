@@ -1,23 +1,25 @@
 //! Decides when a loop polls its completion queue before it sleeps, and for how long.
 //!
-//! A loop polls only if the next message is likely to be near:
-//! - The loop is in a conversation with a peer: a moment ago it sent something, or it received
-//!   something while replies are outstanding ([`super::expect_reply`]). A loop that waits for a
-//!   disk, for a timer, or for the next request after a pause sleeps at once, so an idle process
-//!   costs nothing.
-//! - The average of the times that it has polled lately is below the limit. If polling has become
-//!   useless, only one wait in [`PROBE_INTERVAL`] polls, to find out whether this has changed.
+//! A loop polls only if the next message is likely to arrive soon, which means that all these
+//! conditions hold:
+//! - The loop is in a conversation with a peer. A moment ago it sent data, or it received data
+//!   while replies are outstanding ([`super::expect_reply`]). A loop that waits for a disk, for a
+//!   timer, or for the next request after a pause sleeps at once, so an idle process costs nothing.
+//! - The average duration of its recent polling rounds is below the limit. While the average is
+//!   above the limit, only one wait in [`PROBE_INTERVAL`] polls, to find out whether polling has
+//!   become useful again.
 //! - The host has a processor to spare ([`host_load`]), and no other thread has just taken the
-//!   processor from the polling loop. A long time between two polls is no sign of that by itself:
-//!   the loop may have copied received data in the kernel, or an interrupt may have come. So the
-//!   loop then also compares the thread's number of involuntary context switches.
+//!   processor from the polling loop. A long time between two polls alone does not prove that
+//!   another thread ran. The kernel may have copied received data for the loop, or handled an
+//!   interrupt. So after a long time the loop also compares the thread's number of involuntary
+//!   context switches.
 //!
 //! # Hazard: `sched_yield`
 //! A polling loop must not call `sched_yield(2)`. Since Linux 6.18, a thread that yields gives up
-//! the rest of its time slice, even if it has used little of it: beside one busy thread, it waits
-//! 1.4 ms at each call and gets 2 % of the processor.
+//! the rest of its time slice, even if it has used little of it. Next to one busy thread, a polling
+//! loop would wait 1.4 ms at each call and get 2 % of the processor.
 //!
-//! Does not own the polling itself: the loop calls [`Spin::begin`], polls until [`Round::ends`],
+//! Does not own the polling itself. The loop calls [`Spin::begin`], polls until [`Round::ends`],
 //! and calls [`Spin::end`].
 
 use super::Traffic;
@@ -26,11 +28,12 @@ use std::time::Duration;
 
 /// A conversation with a peer ends when the loop's sockets have been idle for this time.
 const CONVERSATION_PAUSE: Duration = Duration::from_micros(500);
-/// If polling is useless, one of this number of waits polls all the same.
+/// After this number of waits without polling, the next wait polls although polling seems useless.
 const PROBE_INTERVAL: u32 = 32;
 /// Weight of the earlier rounds in the average, in relation to the newest round.
 const AVERAGE_WEIGHT: u32 = 3;
-/// Time between two polls of a round above which another thread may have used the processor.
+/// If more time than this passes between two polls of a round, another thread may have used the
+/// processor.
 const PREEMPTED: Duration = Duration::from_micros(20);
 /// Time for which a loop does not poll after another thread has used its processor.
 const BUSY_PAUSE: Duration = Duration::from_millis(5);
@@ -44,7 +47,8 @@ pub(super) struct Spin {
     last_traffic: Traffic,
     last_traffic_time: Duration,
     pub(super) expected_replies: usize,
-    /// Average duration of the rounds. A round without success counts as twice the limit.
+    /// Average duration of the recent rounds. A round without a completion counts as twice the
+    /// limit.
     average: Duration,
     /// Number of waits without polling since the last round.
     skipped: u32,
@@ -70,8 +74,8 @@ pub(super) struct Round {
     preemptions_before: i64,
 }
 
-/// Returns how often the kernel has given the processor of this thread to another thread while this
-/// thread wanted to run on.
+/// Returns how often the kernel has given the processor of this thread to another thread although
+/// this thread could have continued.
 fn preemptions_of_thread() -> i64 {
     let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
     // SAFETY: `usage` has the type that the call fills. All bytes are initialised before, and every
@@ -151,7 +155,7 @@ impl Spin {
         })
     }
 
-    /// Ends a round. Its result influences whether and how long later waits poll.
+    /// Ends a round, and records its result for the decisions about later rounds.
     pub(super) fn end(&mut self, round: &Round) {
         #[cfg(test)]
         {
@@ -163,8 +167,8 @@ impl Spin {
         let took = if round.has_succeeded && !round.is_preempted {
             round.last_poll.saturating_sub(round.start)
         } else if round.limit < self.limit && !round.is_preempted {
-            // A timer has ended the round early, so its failure does not show that polling is
-            // useless.
+            // A timer has ended the round early, so the missing completion does not show that
+            // polling is useless.
             return;
         } else {
             self.limit * 2
@@ -186,7 +190,8 @@ impl Round {
 
 #[cfg(test)]
 impl Spin {
-    /// Makes the loop forget the load of the host, and sets the last traffic.
+    /// Makes the loop ignore the host's load and preemptions, and sets the last traffic and its
+    /// time.
     pub(super) fn set_conversation(&mut self, last: Traffic, time: Duration) {
         (self.last_traffic, self.last_traffic_time) = (last, time);
         self.is_host_busy = |_| false;
@@ -210,7 +215,8 @@ mod tests {
         static PREEMPTIONS: std::cell::Cell<i64> = const { std::cell::Cell::new(0) };
     }
 
-    /// A loop in a conversation on an idle host, whose last traffic was at `now`.
+    /// Returns the state of a loop in a conversation on an idle host, whose last traffic was at
+    /// `now`.
     fn talking(now: Duration) -> Spin {
         let mut spin = Spin::default();
         spin.set_limit(LIMIT);
@@ -218,8 +224,8 @@ mod tests {
         spin
     }
 
-    /// Runs `count` waits. In each, the message arrives after `gap`. Returns the number of rounds
-    /// of polling.
+    /// Simulates `count` waits, in each of which a message arrives after `gap`. Returns the number
+    /// of rounds of polling.
     fn rounds(spin: &mut Spin, now: &mut Duration, count: u32, gap: Duration) -> u64 {
         let before = spin.rounds();
         for _ in 0..count {
@@ -248,7 +254,7 @@ mod tests {
         // Polls that find nothing end the polling, except for one probe in 33 waits.
         let useless = rounds(&mut spin, &mut now, 330, MICRO * 200);
         assert!((10..=14).contains(&useless), "{useless} rounds");
-        // A few probes that find messages suffice to begin again.
+        // A few probes that find messages suffice to resume the polling.
         let back = rounds(&mut spin, &mut now, 300, MICRO * 6);
         assert!(back > 150, "{back} rounds");
     }
@@ -280,9 +286,10 @@ mod tests {
         assert!(spin.begin(later, None).is_some());
     }
 
-    /// Before the fix, a copy of received data in the kernel ended the polling for 5 ms.
+    /// Before the fix, the loop stopped polling for 5 ms after the kernel had copied received data
+    /// for it.
     #[test]
-    fn a_long_poll_of_the_loop_itself_is_no_preemption() {
+    fn delay_by_the_loop_itself_does_not_count_as_preemption() {
         let now = Duration::from_secs(1);
         let mut spin = talking(now);
         let mut round = spin.begin(now, None).unwrap();

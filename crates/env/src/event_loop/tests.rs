@@ -24,10 +24,10 @@ fn futures_take_turns_and_timers_fire_in_order() {
     assert_eq!(order.unwrap(), [100, 200, 300]);
 }
 
-/// Before the fix, the numbers began at zero again, and the old future removed an operation of
-/// the new loop.
+/// Before the fix, each loop numbered its operations from zero, and the dropped future removed an
+/// operation of the new loop.
 #[test]
-fn waker_of_an_earlier_loop_does_not_affect_a_later_loop() {
+fn operation_of_an_earlier_loop_does_not_affect_a_later_loop() {
     let event = Event::new_nonblocking().unwrap();
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -38,7 +38,7 @@ fn waker_of_an_earlier_loop_does_not_affect_a_later_loop() {
                 // SAFETY: the entry refers to no memory.
                 unsafe { submit(squeue::Entry128::from(poll), Box::new(())) }
             };
-            // `Some`, since the future must outlive its loop.
+            // The future is wrapped in `Some`, because it must outlive its loop.
             let old = block_on(async move { Some(submit_poll()) }).unwrap();
             block_on(async move {
                 let new = submit_poll();
@@ -87,6 +87,6 @@ fn loop_polls_before_it_sleeps_only_after_traffic() {
         .unwrap()
     };
     assert!(!polls(Traffic::Received), "no reply is outstanding");
-    // On a busy machine the thread may be scheduled again only after the conversation is over.
+    // On a busy machine the thread may be scheduled again only after the conversation has ended.
     assert!((0..50).any(|_| polls(Traffic::Sent)));
 }

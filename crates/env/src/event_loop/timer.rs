@@ -69,7 +69,7 @@ pub async fn timeout<T>(span: Duration, future: impl Future<Output = T>) -> Opti
     .await
 }
 
-/// Lets all other futures that are ready run first.
+/// Waits until all other futures that are ready have run.
 pub async fn yield_now() {
     let mut yielded = false;
     std::future::poll_fn(|context| {

@@ -1,15 +1,16 @@
-//! The kernel's worker threads, which carry out operations that cannot complete at once.
+//! The io_uring workers: kernel threads that execute operations which cannot complete at once.
 
 use super::with_loop;
 use std::io;
 
-/// Sets the maximum number of kernel threads that carry out operations on files for this thread's
-/// loop, such as syncs (Linux 5.15). By default it is four for each processor.
+/// Sets the maximum number of io_uring workers that execute file operations, such as syncs, for
+/// this thread's loop (Linux 5.15). The default is four workers per processor.
 ///
 /// # Errors
-/// Returns the error of the kernel. Its present limit stays then.
+/// Returns the error of the kernel. In that case the limit stays the same.
 pub fn limit_kernel_workers(count: u32) -> io::Result<()> {
-    // Zero leaves the limit of the other kind of workers, which wait for sockets and pipes.
+    // Zero leaves the limit of the other kind of workers unchanged, which wait for sockets and
+    // pipes.
     with_loop(|it| it.ring.submitter().register_iowq_max_workers(&mut [count, 0]))
 }
 
@@ -21,7 +22,7 @@ mod tests {
     fn limit_of_kernel_workers_reaches_the_kernel() {
         crate::block_on(async {
             limit_kernel_workers(37).unwrap();
-            // Zeros change nothing, and the kernel returns its present limits.
+            // Zeros change nothing, and the kernel returns its current limits.
             let mut limits = [0, 0];
             with_loop(|it| it.ring.submitter().register_iowq_max_workers(&mut limits)).unwrap();
             assert_eq!(limits[0], 37);
