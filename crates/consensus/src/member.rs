@@ -81,8 +81,7 @@ pub struct MemberStatus {
     pub addresses: Vec<String>,
     /// Whether the member votes. Otherwise it only receives the log.
     pub is_voter: bool,
-    /// Index of the last entry that the member has stored. Only the leader knows the index for
-    /// other members.
+    /// Index of the last entry that the member has stored. Only the leader knows it for others.
     pub stored: Option<u64>,
 }
 
@@ -289,8 +288,7 @@ impl<S: StateMachine> Member<S> {
         self.raft.change_membership(voters, false).await.map(drop).map_err(propose_error)
     }
 
-    /// Returns the id of the member that this member considers the leader. The other members may
-    /// have elected another leader since.
+    /// Returns the member that this member considers the leader. It may have been replaced since.
     pub fn leader(&self) -> Option<u64> {
         self.raft.metrics().borrow().current_leader
     }
@@ -451,8 +449,7 @@ impl<S: StateMachine> Member<S> {
         }
     }
 
-    /// Adds a part to the snapshot that the leader is sending. Returns the state after its last
-    /// part.
+    /// Adds a part to the arriving snapshot. Returns the whole state after the last part.
     fn note_part(&self, part: Arriving, offset: u64) -> Result<Option<Vec<u8>>> {
         let mut arriving = self.arriving.borrow_mut();
         match &mut *arriving {
@@ -474,8 +471,7 @@ impl<S: StateMachine> Member<S> {
         Ok(arriving.take_if(is_complete).map(|it| it.state))
     }
 
-    /// Whether the member has ended, because a write of its files failed or because of
-    /// [`Self::end`].
+    /// Whether the member has ended, by a failed write of its files or by [`Self::end`].
     pub fn has_ended(&self) -> bool {
         self.raft.metrics().borrow().running_state.is_err()
     }

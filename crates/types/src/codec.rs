@@ -241,8 +241,7 @@ impl<T: Codec> Codec for Vec<T> {
     }
     fn decode(r: &mut Reader<'_>) -> Result<Self> {
         let count = u32::decode(r)? as usize;
-        // Each encoded item takes at least one byte. Both checks bound the memory by the size of
-        // the input.
+        // An encoded item has at least one byte. Both checks bound the memory by the input's size.
         if count > r.left() {
             return Err(r.corrupt(format_args!("{count} items announced, {} bytes left", r.left())));
         }

@@ -1,9 +1,10 @@
 //! `cargo xtask bench`: runs the same workloads on Skep, on the local file system and on other
 //! installed file systems (peers). One run reports rates, ratios and CPU time of the whole machine.
 //!
-//! Only ratios within one run are meaningful: do not compare rates from different machines or days.
-//! Each worker of a workload is a process, and all workers start at the same time. [`workload`] has
-//! the workloads, [`system`] starts the file systems, and [`report`] prints the results.
+//! Only ratios within one run are meaningful, so do not compare rates from different machines or
+//! days. Each worker of a workload is a process, and all workers start at the same time.
+//! [`workload`] has the workloads, [`system`] starts the file systems, and [`report`] prints the
+//! results.
 
 mod report;
 mod system;
@@ -29,7 +30,7 @@ pub(crate) struct Options {
     /// Workloads to run (default: all).
     #[arg(long, value_delimiter = ',')]
     workloads: Vec<Workload>,
-    /// Numbers of processes.
+    /// Numbers of worker processes. Each workload runs once for each number.
     #[arg(long, value_delimiter = ',', default_values_t = [1, 2, 4])]
     processes: Vec<u64>,
     /// MiB of data in each data workload, divided over its processes.
@@ -87,7 +88,7 @@ fn drop_cached_data(directory: &Path) -> Outcome {
     Ok(())
 }
 
-/// Starts this program again as one worker of a workload, and waits until it is ready.
+/// Starts this program again as one worker of a workload, and waits until the worker is ready.
 fn spawn(worker: &Worker) -> Outcome<Child> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let name = clap::ValueEnum::to_possible_value(&worker.workload).expect("no value is hidden");
@@ -202,8 +203,8 @@ pub(crate) fn run(options: &Options) -> Outcome {
     if systems.contains(&System::Skep) {
         call(env!("CARGO"), &["build", "--release", "--package", "skep-ctl"], &[])?;
     }
-    // Canonical, like the paths in `/proc/mounts`, since `MountedSystem::is_mounted` compares the
-    // two.
+    // The path is made canonical like the paths in `/proc/mounts`, because
+    // `MountedSystem::is_mounted` compares them.
     let named = |error: std::io::Error| format!("{}: {error}", options.directory.display());
     fs::create_dir_all(&options.directory).map_err(named)?;
     let top = options.directory.canonicalize().map_err(named)?;

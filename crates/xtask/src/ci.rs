@@ -23,7 +23,7 @@ struct Step {
     run: fn() -> Outcome,
 }
 
-/// All crates except the crates with their own step.
+/// The test of all crates except the crates with a step of their own.
 const TESTED: &[&str] = &[
     "test",
     "--workspace",
@@ -62,8 +62,8 @@ fn clippy() -> Outcome {
     cargo(&["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])
 }
 
-/// Checks the licences and sources of all libraries. The check for known weaknesses
-/// (`cargo deny check advisories`) needs a database from the network, so it is not a step.
+/// Checks the licences and sources of all libraries. The check for known vulnerabilities (`cargo
+/// deny check advisories`) needs a database from the network, so it is not a step.
 fn deny() -> Outcome {
     if !is_installed("cargo-deny") {
         return Err("cargo-deny not found: run `.ci/run`, which installs it, or \
@@ -100,7 +100,7 @@ fn simulation() -> Outcome {
 /// cluster on two cores.
 fn black_box() -> Outcome {
     suites::run()?;
-    // The tests run both programs.
+    // The tests run the programs `skep` and `xtask`.
     cargo(&["build", "--release", "--package", "skep-ctl", "--package", "xtask"])?;
     let tests = ["test", "--release", "--package", "skep-testkit", "--no-fail-fast"];
     cargo(&[&tests[..], &["--", "--test-threads", "1"]].concat())

@@ -10,13 +10,15 @@ use crate::repository::{Generated, Outcome, write_or_check};
 use description::{DASHBOARDS, Dashboard, Form, Panel};
 use serde_json::{Value, json};
 
-/// Version of the form of dashboards. Grafana 10 and later read it, and convert it to their own.
+/// Version of the dashboard format. Grafana 10 and later read it, and convert it to their own
+/// version.
 const SCHEMA_VERSION: u32 = 38;
-/// Columns of Grafana's grid.
+/// Number of columns of Grafana's grid.
 const COLUMNS: usize = 24;
-/// The matcher for which `CLUSTER` stands.
+/// The label matcher that replaces `CLUSTER` in queries.
 const CLUSTER: &str = "skep_cluster=~\"$cluster\"";
-/// The interval for which `RATE` stands: at least four times the interval of the scrapes.
+/// The interval that replaces `RATE` in queries. Grafana makes it at least four scrape intervals
+/// long.
 const RATE: &str = "$__rate_interval";
 
 /// Writes the dashboards, or checks that they are up to date.
@@ -57,7 +59,7 @@ fn of(dashboard: &Dashboard) -> Value {
             "name": "cluster", "label": "Cluster", "type": "query", "datasource": datasource(),
             "query": { "query": "label_values(skep_node_info, skep_cluster)", "refId": "cluster" },
             "refresh": 2, "includeAll": true, "multi": true,
-            // Series of scrapes without service discovery have no label of the cluster.
+            // Series from scrapes without service discovery have no cluster label.
             "allValue": ".*",
             "current": { "text": "All", "value": "$__all" },
         }),
@@ -90,7 +92,7 @@ fn of(dashboard: &Dashboard) -> Value {
     })
 }
 
-/// Lays out the panels: numbers four in a row, all others two in a row.
+/// Places the panels in rows of four number panels, or of two panels of any other form.
 fn panels(panels: &[Panel]) -> Vec<Value> {
     let (mut x, mut y, mut row_height) = (0, 0, 0);
     let mut placed = Vec::new();

@@ -1,5 +1,5 @@
-//! All decoders of bytes from outside, each with the property under test: the decoder never panics,
-//! and an accepted value is encoded to the same bytes again.
+//! All decoders of untrusted bytes, each with a check of the same property: the decoder never
+//! panics, and an accepted value encodes to the same bytes.
 
 mod records;
 
@@ -38,7 +38,7 @@ pub fn check(name: &str, bytes: &[u8]) {
     (decoder.unwrap_or_else(|| panic!("no decoder has the name {name}")).check)(bytes);
 }
 
-/// Checks the decoder of frame headers: with the bytes unchanged, and with a corrected checksum.
+/// Checks the decoder of frame headers, with unchanged bytes and with a corrected checksum.
 fn check_header(bytes: &[u8]) {
     let mut header = [0; HEADER_BYTES];
     let length = bytes.len().min(HEADER_BYTES);
@@ -71,7 +71,7 @@ fn check_body(bytes: &[u8]) {
     }
 }
 
-/// Checks the decoder of kernel requests. There is no encoder for them.
+/// Checks the decoder of kernel requests. Kernel requests have no encoder.
 fn check_fuse_request(bytes: &[u8]) {
     let _ = skep_fuse::is_request(bytes);
 }

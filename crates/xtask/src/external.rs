@@ -1,5 +1,5 @@
-//! `cargo xtask external`: runs applications and external test suites on real mounts. One table
-//! lists them with their requirements. The tests are in `crates/testkit/tests`.
+//! `cargo xtask external`: runs applications and external test suites on real mounts. A table in
+//! this file lists the suites with their requirements. The tests are in `crates/testkit/tests`.
 
 use crate::needs::{is_installed, is_root};
 use crate::repository::{Outcome, root, run as call};
@@ -35,11 +35,11 @@ struct Suite {
     /// Name of the test file, and a filter for its test cases.
     test: &'static str,
     case: &'static str,
-    /// The required programs, each with the Debian package that contains it, or with a sentence
+    /// The required programs, each with the Debian package that contains it, or with a sentence on
     /// how to install it.
     programs: &'static [(&'static str, &'static str)],
-    /// The environment variable for the number of operations of each test, and its default here,
-    /// which is much larger than in CI.
+    /// The environment variable for the number of operations of each test, and its default for this
+    /// command, which is much larger than in CI.
     operations: Option<(&'static str, u64)>,
     /// Whether `cargo xtask ci` also runs the suite.
     in_ci: bool,
@@ -145,7 +145,8 @@ fn names() -> Vec<&'static str> {
 }
 
 impl Suite {
-    /// Describes why the suite cannot run here and how to fix it, or returns `None`.
+    /// Describes why the suite cannot run on this machine and how to fix the problem, or returns
+    /// `None`.
     fn obstacle(&self, options: &Options) -> Option<String> {
         let missing = self.programs.iter().filter(|(program, _)| !is_installed(program));
         let (programs, mut packages): (Vec<_>, Vec<_>) = missing.copied().unzip();

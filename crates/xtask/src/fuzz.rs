@@ -1,8 +1,9 @@
 //! `cargo xtask fuzz`: passes mutated vectors to the decoders, reproducibly and on stable Rust.
 //!
-//! Each run draws a new seed and prints it, so that repeated runs find more. A run has a number of
-//! rounds instead of a time limit, so that a seed gives the same run on any machine. `fuzz/` has
-//! the same decoders for libFuzzer, which searches by coverage but needs a nightly compiler.
+//! Each run draws a new seed and prints it, so that repeated runs find more failures. A run has a
+//! number of rounds instead of a time limit, so that a seed gives the same run on any machine.
+//! `fuzz/` has the same decoders for libFuzzer, which searches by coverage but needs a nightly
+//! compiler.
 
 use crate::repository::{Outcome, root};
 use crate::vectors;
@@ -34,7 +35,7 @@ impl Default for Options {
     }
 }
 
-/// Random numbers from a seed, with the same sequence on every machine.
+/// A generator of random numbers. A seed gives the same sequence on every machine.
 pub(crate) struct Random(SplitMix64);
 
 impl Random {

@@ -37,7 +37,7 @@ enum Command {
         /// Prefix of the areas to list, such as `crates/client` or `messages`.
         #[arg(default_value = "")]
         area: String,
-        /// Write down the counts that have fallen, and list nothing.
+        /// Store the counts that have fallen, and list nothing.
         #[arg(long)]
         lower: bool,
     },
@@ -61,9 +61,9 @@ enum Command {
     },
     /// Feeds mutated vectors to the decoders, on stable Rust, for a fixed number of rounds.
     Fuzz(fuzz::Options),
-    /// Installs the foreign test suites that black-box tests run.
+    /// Installs the external test suites that black-box tests run.
     Suites,
-    /// Runs applications and foreign test suites on real mounts.
+    /// Runs applications and external test suites on real mounts.
     External(external::Options),
     /// Builds the packages of a release: deb, rpm and a tarball.
     Package(package::Options),

@@ -2,8 +2,8 @@
 //!
 //! Owns the contents of the packages ([`tree`]), the program in them ([`program`]), the calls of
 //! `dpkg-deb`, `rpmbuild` and `tar`, and repositories for `apt` and `dnf` ([`feed`]). All packages
-//! have the same files; the tarball also has an install script. Equal sources give equal packages:
-//! all times are `SOURCE_DATE_EPOCH`, or the time of the last commit.
+//! have the same files; the tarball also has an install script. Equal sources give equal packages,
+//! because all times are `SOURCE_DATE_EPOCH` or the time of the last commit.
 
 mod feed;
 mod program;
@@ -17,14 +17,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use tree::Tree;
 
-/// A form of package.
+/// A package format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Form {
     /// For Debian, Ubuntu and their relatives.
     Deb,
     /// For RHEL, SUSE and their relatives.
     Rpm,
-    /// For all others.
+    /// For all other distributions.
     Tar,
 }
 
@@ -35,16 +35,16 @@ pub(crate) struct Options {
     #[arg(long, conflicts_with = "target")]
     program: Option<PathBuf>,
     /// Build a static program for this target. By default, the tarball has a static program, and
-    /// the others have one for the C library of this machine.
+    /// the other packages have a program for the C library of this machine.
     #[arg(long, value_enum)]
     target: Option<Target>,
-    /// Forms to build.
+    /// Package formats to build.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "deb,rpm,tar")]
     forms: Vec<Form>,
-    /// Directory of the packages.
+    /// Directory for the built packages.
     #[arg(long, default_value = "target/packages")]
     directory: PathBuf,
-    /// Revision of the packages: higher than that of former packages of this version.
+    /// Revision of the packages, which must be higher than in earlier packages of this version.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     revision: u32,
     /// Also add the packages to the repository for apt and dnf below this directory.
@@ -59,13 +59,13 @@ pub(crate) struct Options {
 struct Release<'a> {
     version: &'static str,
     revision: u32,
-    /// Seconds since 1970 of all files.
+    /// Modification time of all files, in seconds since 1970.
     epoch: String,
     program: &'a Program,
 }
 
 impl Release<'_> {
-    /// Returns the architecture in the words of Debian.
+    /// Returns Debian's name of the architecture.
     fn debian_machine(&self) -> Outcome<&'static str> {
         match self.program.machine {
             "x86_64" => Ok("amd64"),
@@ -182,7 +182,8 @@ fn rpm(tree: &Tree, release: &Release, directory: &Path) -> Outcome<PathBuf> {
         .glibc
         .as_ref()
         .map(|it| format!("Requires: libc.so.6(GLIBC_{it})(64bit)\n"));
-    // The program is complete: rpmbuild must not strip it or look for its libraries.
+    // The program is stripped and its required C library is known, so rpmbuild must neither strip
+    // it nor look for its libraries.
     let spec = format!(
         "%global debug_package %{{nil}}\n%global __os_install_post %{{nil}}\n\
          %global _build_id_links none\n%global use_source_date_epoch_as_buildtime 1\n\
@@ -226,8 +227,8 @@ fn tar(tree: &Tree, release: &Release, directory: &Path) -> Outcome<PathBuf> {
     let (from, to) = (tree.path().display().to_string(), path.display().to_string());
     let (time, rename) = (format!("--mtime=@{}", release.epoch), format!("s,^usr,{name},"));
     let arguments = ["--create", "--sort=name", "--owner=0", "--group=0", "--numeric-owner"];
-    // `-n`: without the name and time of the tarball itself. The links in `usr/sbin` are not in it:
-    // the install script makes them.
+    // `-n` omits the name and time of the tarball itself. The tarball omits the links in
+    // `usr/sbin`, because the install script creates them.
     let more = [&time, "--use-compress-program=gzip -9n", "--exclude=usr/sbin", "--transform"];
     let last = [&rename, "--file", &to, "-C", &from, "usr"];
     call("tar", &[&arguments[..], &more, &last].concat(), &[])?;

@@ -1,4 +1,4 @@
-//! The repository: where it is, which files it has, and how to run programs in it.
+//! Locates the repository, lists and reads its files, and runs programs in it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ pub(crate) fn root() -> &'static Path {
 }
 
 /// Returns the files of the repository, sorted, with paths from its top directory. Includes new
-/// files, but not ignored ones.
+/// files, but not ignored files.
 pub(crate) fn files() -> Outcome<Vec<PathBuf>> {
     let listed = output("git", &["ls-files", "--cached", "--others", "--exclude-standard"])?;
     let mut files: Vec<_> = listed.lines().map(PathBuf::from).collect();

@@ -240,8 +240,8 @@ fn read_named(kind: &Kind, r: &mut Reader<'_>) -> Result<Value> {
     })
 }
 
-/// Converts bytes to text: printable ASCII characters except the backslash are kept, and all other
-/// bytes become `\xNN`.
+/// Converts bytes to text: printable ASCII characters except the backslash stay unchanged, and all
+/// other bytes become `\xNN`.
 pub(crate) fn escape(bytes: &[u8]) -> String {
     bytes
         .iter()

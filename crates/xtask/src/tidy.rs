@@ -1,6 +1,6 @@
 //! `cargo xtask tidy`: checks the rules of the project that compilers do not check.
 //!
-//! Each check returns sentences, each with a place and a hint how to fix the problem. [`layers`]
+//! Each check returns sentences, each with a place and a hint on how to fix the problem. [`layers`]
 //! checks dependencies between crates, and [`import_cycles`] imports between the files of a crate.
 //! [`sources`] checks source files, [`documents`] checks documents, and [`glossary`] and
 //! [`language`] check words. [`pauses`] checks the places that may pause and retry, [`history`]

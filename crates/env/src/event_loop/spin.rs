@@ -224,8 +224,8 @@ mod tests {
         spin
     }
 
-    /// Simulates `count` waits, in each of which a message arrives after `gap`. Returns the number
-    /// of rounds of polling.
+    /// Simulates `count` waits. In each wait, a message arrives after `gap`. Returns the number of
+    /// rounds of polling.
     fn rounds(spin: &mut Spin, now: &mut Duration, count: u32, gap: Duration) -> u64 {
         let before = spin.rounds();
         for _ in 0..count {

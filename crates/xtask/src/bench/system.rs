@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 /// A measured file system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum System {
-    /// The local file system that stores the data of the others.
+    /// The local file system that stores the data of all other measured file systems.
     Local,
     /// Skep, as `skep up` starts it by default.
     Skep,
@@ -98,8 +98,8 @@ fn wait_for(what: &str, mut is_true: impl FnMut() -> bool) -> Outcome {
     Ok(())
 }
 
-/// Returns the address of this host that is not the loopback address, since the peers accept no
-/// other. The kernel still sends packets for this address through the loopback device.
+/// Returns an address of this host other than the loopback address, which the peers refuse. The
+/// kernel still sends packets for this address through the loopback device.
 fn own_address() -> Outcome<String> {
     let all = output("hostname", &["-I"])?;
     let first = all.split_whitespace().next();
@@ -108,7 +108,7 @@ fn own_address() -> Outcome<String> {
     })
 }
 
-/// A mounted file system, which is unmounted and stopped when this is dropped.
+/// A mounted file system. Dropping this value unmounts and stops the file system.
 pub(crate) struct MountedSystem {
     pub(crate) system: System,
     pub(crate) directory: PathBuf,
@@ -216,7 +216,7 @@ impl MountedSystem {
         let mount_point = text(&self.mount_point).to_owned();
         wait_for("mfsmount", || output("mfsmount", &[&mount_point, "-H", &address]).is_ok())?;
         output("mfssetgoal", &["-r", "1", &mount_point])?;
-        // Servers report their free space within seconds. Before that, no file can be written.
+        // Chunk servers report their free space within seconds. Until then, no file can be written.
         let probe = self.mount_point.join("probe");
         let has_space = || {
             let file = fs::File::create(&probe)?;

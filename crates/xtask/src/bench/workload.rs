@@ -16,7 +16,7 @@ const TRANSFER_BYTES: usize = 1 << 20;
 /// Transfer size of random workloads, in bytes.
 const BLOCK_BYTES: usize = 4096;
 
-/// A workload.
+/// A workload of the benchmark.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, clap::ValueEnum)]
 pub(crate) enum Workload {
     /// Writes new files in transfers of 1 MiB, and then syncs the files.
@@ -194,7 +194,7 @@ fn check_offsets(buffer: &[u8], at: u64) -> io::Result<()> {
 }
 
 /// Touches as much memory as a workload uses. On a virtual machine, the first access to a page
-/// takes additional time on the host, which must not be charged to the first file system.
+/// takes additional time on the host. This time must not count for the first measured file system.
 ///
 /// # Errors
 /// Fails if standard output is closed.

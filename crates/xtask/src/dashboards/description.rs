@@ -17,7 +17,7 @@ pub(super) enum Form {
     Number,
     /// Lines over time.
     Lines,
-    /// Areas over time, one on top of the other.
+    /// Stacked areas over time.
     Areas,
     /// The distribution of durations over time.
     Heat,
@@ -51,7 +51,7 @@ pub(super) struct Dashboard {
     pub(super) name: &'static str,
     pub(super) title: &'static str,
     pub(super) help: &'static str,
-    /// Whether the reader chooses one target.
+    /// Whether the user selects one target in the dashboard.
     pub(super) has_target: bool,
     pub(super) panels: &'static [Panel],
 }

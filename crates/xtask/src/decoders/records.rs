@@ -40,14 +40,14 @@ fn check_round_trip<T>(decoded: Result<T>, bytes: &[u8], encode: impl Fn(&T) -> 
     }
 }
 
-/// Returns the bytes with a corrected checksum at the end.
+/// Returns `bytes` with a corrected checksum at the end.
 fn with_checksum(bytes: &[u8]) -> Vec<u8> {
     let covered = &bytes[..bytes.len().saturating_sub(4)];
     [covered, &crc32c(covered).to_le_bytes()].concat()
 }
 
-/// Checks the decoders of all files that consist of one sealed record: with the bytes unchanged,
-/// and with a corrected checksum.
+/// Checks the decoders of all files that consist of one record with a checksum, with unchanged
+/// bytes and with a corrected checksum.
 fn check_sealed(bytes: &[u8]) {
     for bytes in [bytes.to_vec(), with_checksum(bytes)] {
         check_round_trip(Identity::from_file(&bytes), &bytes, Identity::to_file);
@@ -92,8 +92,8 @@ fn sealed_seeds() -> Vec<Vec<u8>> {
     ]
 }
 
-/// Checks the scan of a log: the returned records are encoded to the same bytes, up to the end that
-/// the scan found.
+/// Checks the scan of a log: the returned records encode to the same bytes, up to the end that the
+/// scan found.
 fn check_log(bytes: &[u8]) {
     if let Ok(scan) = log::scan(LOG_OWNER, Lsn::new(1), bytes) {
         let encode = |record: &log::Record| {
@@ -209,7 +209,7 @@ fn metadata_seeds() -> Vec<Vec<u8>> {
     ]
 }
 
-/// Checks region pages: the header and checksums of an accepted page are encoded to the same page.
+/// Checks region pages: the header and checksums of an accepted page encode to the same page.
 fn check_region_page(bytes: &[u8]) {
     let mut page = bytes.to_vec();
     page.resize(PAGE_BYTES as usize, 0);
@@ -241,8 +241,8 @@ fn region_page_seeds() -> Vec<Vec<u8>> {
 
 const DIRTY_LOG: DirtyLogHeader = DirtyLogHeader { cluster: CLUSTER, target: TARGET };
 
-/// Checks the dirty log: the regions that the decoder returns are encoded to the same bytes as the
-/// start of the log.
+/// Checks the dirty log: the regions that the decoder returns encode to the same bytes as the start
+/// of the log.
 fn check_dirty_log(bytes: &[u8]) {
     if let Ok(regions) = chunk::read_dirty_log(bytes, &DIRTY_LOG) {
         let again = DIRTY_LOG.to_file(regions.iter());

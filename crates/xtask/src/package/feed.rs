@@ -1,19 +1,19 @@
 //! A repository of packages, from which `apt` and `dnf` install and upgrade: `apt/` and `rpm/`
-//! below one directory. Packages of earlier runs stay in it.
+//! below one directory. Packages of earlier runs stay in the repository.
 //!
 //! The tools of the distributions write the lists: `apt-ftparchive` and `createrepo_c`. With a key
 //! of `gpg`, the lists are signed, and they have the checksums of all packages. A web server can
-//! serve the directory while this runs: each list is replaced by a rename, the list that names the
-//! others comes last, and `apt` gets the others by their checksums.
+//! serve the directory during an update. Each list is replaced by a rename, and the list that names
+//! the other lists is replaced last. `apt` requests the other lists by their checksums.
 
 use super::Form;
 use crate::repository::{Outcome, output, run as call};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The machines for which a repository may have packages, in the words of Debian.
+/// Debian's names of the architectures for which a repository may have packages.
 const MACHINES: [&str; 2] = ["amd64", "arm64"];
-/// The fields of the list of lists for `apt`.
+/// The fields of `Release`, the list of all lists for `apt`.
 const FIELDS: [&str; 9] = [
     "Origin=Skep",
     "Label=Skep",
@@ -42,7 +42,7 @@ fn text(path: &Path) -> Outcome<&str> {
     path.to_str().ok_or(format!("{}: the path is not UTF-8", path.display()))
 }
 
-/// Writes a file under another name, and renames it.
+/// Replaces a file atomically: writes the text under another name, and renames that file.
 fn replace(path: &Path, text: &str) -> Outcome {
     let new = path.with_extension("new");
     named(&new, fs::write(&new, text))?;
@@ -95,7 +95,7 @@ impl<'a> Feed<'a> {
     fn write_apt(&self) -> Outcome {
         let top = self.directory.join("apt");
         let suite = top.join("dists/stable");
-        // Paths of packages in a list begin at the directory in which the tool runs.
+        // Package paths in a list are relative to the directory in which the tool runs.
         let archive = |arguments: &[&str]| {
             let program = ["-C", text(&top)?, "apt-ftparchive"];
             output("env", &[&program[..], arguments].concat())

@@ -1,12 +1,12 @@
-//! The program of the packages: its build for a target, and the facts of the built file that the
-//! packages need.
+//! Builds the program for the packages, and reads from the built file the facts that the packages
+//! need.
 
 use crate::repository::{Outcome, output, root, run as call};
 use clap::ValueEnum;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A target for which the program is static: it needs no library of the host.
+/// A target with a static program, which needs no library of the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Target {
     /// Computers with processors of Intel and AMD.
@@ -41,14 +41,16 @@ impl Target {
 /// A program that can be packaged.
 pub(super) struct Program {
     pub(super) path: PathBuf,
-    /// Machine architecture in the words of the kernel, such as `x86_64`.
+    /// The kernel's name of the machine architecture, such as `x86_64`.
     pub(super) machine: &'static str,
-    /// Oldest version of the GNU C library that the program needs. `None` means that it is static.
+    /// Oldest version of the GNU C library that the program needs. `None` means that the program is
+    /// static.
     pub(super) glibc: Option<String>,
 }
 
 impl Program {
-    /// Builds the program without symbols: for `target`, or for the C library of this machine.
+    /// Builds the program without symbols, for `target` or (if `None`) for the C library of this
+    /// machine.
     ///
     /// # Errors
     /// Fails if the program cannot be built.
@@ -63,7 +65,8 @@ impl Program {
         let mut directory = root().join("target");
         if let Some(target) = target {
             arguments.extend(["--target", target.name()]);
-            // The linker and the C library of the compiler itself: the same for all build hosts.
+            // Use the linker and the C library that the compiler brings. They are the same on all
+            // build hosts.
             flags.push_str(" -Clinker=rust-lld -Clink-self-contained=yes");
             directory.push(target.name());
         }
@@ -116,7 +119,7 @@ impl Program {
     }
 }
 
-/// Returns the directory of the sources of libraries.
+/// Returns the directory in which cargo stores the sources of libraries.
 fn cargo_home() -> Option<PathBuf> {
     let usual = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".cargo"));
     std::env::var_os("CARGO_HOME").map(PathBuf::from).or_else(usual)
@@ -137,7 +140,7 @@ fn has_interpreter(elf: &[u8]) -> bool {
     (0..count).any(|index| kind(index) == Some(PT_INTERP))
 }
 
-/// Returns the newest version in the symbols that `objdump -T` prints.
+/// Returns the newest version of the GNU C library in the symbols that `objdump -T` prints.
 fn newest_glibc_symbol(symbols: &str) -> Option<String> {
     let words = symbols.split(|it: char| it.is_whitespace() || it == '(' || it == ')');
     let versions = words.filter_map(|word| word.strip_prefix("GLIBC_"));

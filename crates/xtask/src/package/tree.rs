@@ -8,34 +8,34 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Runs after the files were installed.
+/// The script that runs after the files were installed.
 pub(super) const AFTER_INSTALL: &str =
     "if [ -d /run/systemd/system ]; then systemctl daemon-reload || true; fi\n";
-/// Runs before the files are removed by `dpkg`. An upgrade leaves the services running.
+/// The script that runs before `dpkg` removes the files. An upgrade leaves the services running.
 pub(super) const BEFORE_REMOVE_DEB: &str = "\
 if [ \"$1\" = remove ] && [ -d /run/systemd/system ]; then
   systemctl stop skep.target 'skep-*@*.service' || true
 fi
 ";
-/// The same for `rpm`.
+/// The script that runs before `rpm` removes the files. An upgrade leaves the services running.
 pub(super) const BEFORE_REMOVE_RPM: &str = "\
 if [ \"$1\" = 0 ] && [ -d /run/systemd/system ]; then
   systemctl stop skep.target 'skep-*@*.service' || true
 fi
 ";
-/// Runs after the files were removed. Settings, tokens and data stay.
+/// The script that runs after the files were removed. Settings, tokens and data stay.
 pub(super) const AFTER_REMOVE: &str = AFTER_INSTALL;
 
-/// The shells with completion, and the file of each.
+/// The shells with completion, each with the path of its completion file.
 const COMPLETIONS: [(&str, &str); 3] = [
     ("bash", "usr/share/bash-completion/completions/skep"),
     ("zsh", "usr/share/zsh/site-functions/_skep"),
     ("fish", "usr/share/fish/vendor_completions.d/skep.fish"),
 ];
-/// The names that `mount` and systemd call the program.
+/// Names of the program for `mount` and systemd.
 const MOUNT_HELPERS: [&str; 2] = ["mount.skep", "mount.fuse.skep"];
 
-/// Directories that belong to the distribution.
+/// Directories that belong to the distribution, not to the package.
 const COMMON_DIRECTORIES: [&str; 11] = [
     "/usr",
     "/usr/bin",
@@ -76,7 +76,7 @@ impl Tree {
         for entry in named(&units, fs::read_dir(&units))?.flatten() {
             let name = entry.file_name().to_string_lossy().into_owned();
             let place = match name.ends_with(".mount") {
-                // An example, which an administrator copies.
+                // Mount units are examples, which administrators copy.
                 true => "usr/share/doc/skep/examples",
                 false => "usr/lib/systemd/system",
             };
@@ -102,7 +102,7 @@ impl Tree {
         for section in ["man1", "man8"] {
             let section = pages.join(section);
             for entry in named(&section, fs::read_dir(&section))?.flatten() {
-                // `-n`: without a time.
+                // `-n` omits the time of the file.
                 call("gzip", &["-9n", &entry.path().display().to_string()], &[])?;
             }
         }
@@ -197,7 +197,7 @@ impl Tree {
         status.success().then_some(()).ok_or(format!("cannot set the times of {shown}"))
     }
 
-    /// Returns the list of files for `rpm`, sorted. Directories that every host has are not in it.
+    /// Returns the sorted list of files for `rpm`. It omits directories that every host has.
     pub(super) fn rpm_files(&self) -> Outcome<String> {
         let shown = self.path.display().to_string();
         let listed = output("find", &[&shown, "-mindepth", "1", "-printf", "%y /%P\n"])?;
@@ -212,7 +212,7 @@ impl Tree {
         Ok(files.concat())
     }
 
-    /// Returns the length of all files.
+    /// Returns the total length of all files.
     pub(super) fn bytes(&self) -> u64 {
         let shown = self.path.display().to_string();
         let listed = output("find", &[&shown, "-type", "f", "-printf", "%s\n"]).unwrap_or_default();

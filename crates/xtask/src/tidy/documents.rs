@@ -7,7 +7,7 @@ use skep_wire::catalog::CATALOG;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// Top-level directories. A name that starts with one of them is a path.
+/// Top-level directories. A name that starts with one of these directories is a path.
 const TOPS: &[&str] = &[
     "crates/",
     "docs/",
@@ -19,10 +19,10 @@ const TOPS: &[&str] = &[
     ".ci/",
     ".cargo/",
 ];
-/// Extensions that make a name without a directory the name of a file.
+/// In documents, a name that ends with one of these extensions is the path of a file.
 const ENDINGS: &[&str] = &[".md", ".rs", ".py"];
 
-/// Checks that the files exist that a document or a comment names. A name counts if it is in
+/// Checks that each file exists that a document or a comment names. A name counts if it is in
 /// backticks or the target of a link, and looks like the path of a file in this repository. In
 /// documents the end of a path is sufficient, such as `tidy/documents.rs`.
 pub(super) fn check_names(path: &Path, text: &str, files: &[PathBuf]) -> Problems {
@@ -57,7 +57,7 @@ fn comment(line: &str) -> &str {
 }
 
 /// Whether a quoted name is the path of one file, and not a pattern for several files. In comments
-/// only full paths count, since a name such as `mod.rs` there may be any file.
+/// only full paths count, because a name such as `mod.rs` could be any file.
 fn is_path(name: &str, is_document: bool) -> bool {
     let is_plain = !name.contains(|letter: char| {
         letter.is_whitespace() || ['<', '>', '*', '{', '}', '$', '|', '('].contains(&letter)

@@ -8,8 +8,8 @@ const MAX_SUBJECT: usize = 72;
 /// The rule applies only to commits after this one. Earlier commits are older than the rule.
 const SINCE: &str = "ae64fd9";
 
-/// Checks the subjects of all commits since the rule was introduced. In a copy without this commit,
-/// such as one without history, nothing is checked.
+/// Checks the subjects of all commits since the rule was introduced. In a copy of the repository
+/// without this commit, such as a shallow copy, nothing is checked.
 ///
 /// # Errors
 /// Fails if `git` cannot list the commits.
@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn long_subjects_and_those_with_two_ideas_are_refused() {
+    fn long_subjects_and_subjects_with_two_ideas_are_refused() {
         assert_eq!(fault("client: wait for closes before setting a pattern"), None);
         assert!(fault(&"a".repeat(MAX_SUBJECT + 1)).is_some());
         assert!(fault("client: wait for closes; tests: ask less").is_some());

@@ -1,8 +1,8 @@
 //! Finds import cycles between the files of one crate. Files that import each other in a cycle
 //! can be understood only together.
 //!
-//! Imports between a module and its ancestors are ignored: a parent declares its submodules, and
-//! they may use its types.
+//! Imports between a module and its ancestors are ignored, because a parent declares its submodules
+//! and submodules may use the parent's types.
 
 use super::Problems;
 use std::collections::{BTreeMap, BTreeSet};
@@ -89,7 +89,8 @@ fn used_modules<'a>(
                 name => place.push(name.to_owned()),
             }
         }
-        // The longest prefix that is a module. The rest of the path names an item in that module.
+        // Shorten the path to its longest prefix that is a module. The rest of the path names an
+        // item in that module.
         while !place.is_empty() && !modules.contains(&place) {
             place.pop();
         }

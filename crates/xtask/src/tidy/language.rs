@@ -16,11 +16,11 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
-/// A mark of an unclear sentence, and advice how to write instead.
+/// A mark of an unclear sentence, and advice on how to rewrite the sentence.
 struct Marker {
     pattern: &'static str,
     advice: &'static str,
-    /// Whether texts for users must not have the mark either. Lenient marks match too many good
+    /// Whether the mark is also forbidden in texts for users. Lenient marks match too many good
     /// sentences.
     is_strict: bool,
 }
@@ -87,7 +87,7 @@ const EXEMPT: &[&str] = &[
 /// The file with the counts: one area and its count per line.
 const COUNTS: &str = "crates/xtask/src/tidy/language-counts.txt";
 
-/// A sentence with a mark: its place, its text, and advice how to write instead.
+/// A sentence with a mark: its place, its text, and advice on how to rewrite it.
 struct Finding {
     place: String,
     sentence: String,

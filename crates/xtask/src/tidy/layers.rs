@@ -90,7 +90,7 @@ pub(super) fn check() -> Outcome<Problems> {
     for package in packages {
         let name = package["name"].as_str().unwrap_or_default();
         let uses = package["dependencies"].as_array().map(Vec::as_slice).unwrap_or_default();
-        // The tools of tests are below all other crates: they use only the types.
+        // Every crate's tests may use the test tools, which depend only on `types`.
         let is_test_tool = |it: &&Value| it["kind"] == "dev" && it["name"] == "skep-testkit";
         let uses = uses.iter().filter(|it| !is_test_tool(it));
         let uses = uses.filter_map(|dependency| dependency["name"].as_str());
@@ -120,7 +120,7 @@ fn check_edges<'a>(name: &str, uses: impl Iterator<Item = &'a str>) -> Problems 
         .collect()
 }
 
-/// Checks the manifest of one crate against that of the workspace.
+/// Checks the manifest of one crate against the manifest of the workspace.
 fn check_manifest(name: &str, manifest: &str, workspace: &str) -> Problems {
     let mut problems = Problems::new();
     if !manifest.replace(' ', "").contains("[lints]\nworkspace=true") {

@@ -80,7 +80,7 @@ pub(super) fn check(sources: &[(PathBuf, String)]) -> Problems {
         if let Some(line) = first_pause(text) {
             if PAUSES.iter().all(|(listed, _)| *listed != name) {
                 problems.push(format!(
-                    "{name}:{line}: pauses; retries are in rpc::routing. If it isn't one, list the \
+                    "{name}:{line}: pauses; use the retries of rpc::routing, or list the \
                      file with its reason in tidy/pauses.rs"
                 ));
             }

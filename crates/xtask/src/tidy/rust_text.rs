@@ -4,10 +4,10 @@
 /// A comment paragraph or a string literal of a Rust source file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Prose {
-    /// Number of its first line, counted from 1.
+    /// Number of the first line of the text, counted from 1.
     pub(super) line: usize,
     pub(super) kind: Kind,
-    /// Its text without comment marks or quotation marks. Lines of one paragraph are joined by
+    /// The text without comment marks or quotation marks. Lines of one paragraph are joined by
     /// spaces.
     pub(super) text: String,
 }

@@ -168,8 +168,8 @@ fn is_impure(code: &str) -> bool {
     named || IMPURE_WORDS.iter().any(|word| code.contains(word))
 }
 
-/// Whether a line contains or allows unsafe code. The word in a string or in the name of a lint
-/// does not count.
+/// Whether a line contains or allows unsafe code. The word `unsafe` in a string or in the name of a
+/// lint does not count.
 fn is_unsafe(code: &str) -> bool {
     let opens = ["unsafe {", "unsafe fn", "unsafe impl", "unsafe extern", "unsafe trait"];
     let is_quoted = code.contains('"');
@@ -178,7 +178,8 @@ fn is_unsafe(code: &str) -> bool {
         || code.contains(concat!("expect(unsafe", "_code"))
 }
 
-/// Finds `matches!` as a statement: its result is dropped, so the test that uses it cannot fail.
+/// Finds each `matches!` that is a statement. Its result is dropped, so the test that uses it
+/// cannot fail.
 fn discarded_matches(name: &str, text: &str) -> Problems {
     let mut problems = Problems::new();
     let mut before = ';';

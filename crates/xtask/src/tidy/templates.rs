@@ -1,5 +1,6 @@
-//! Checks the templates in `deploy/`: each contains the script of user data unchanged or reads it,
-//! and the two templates for Azure Resource Manager have the same parameters.
+//! Checks the templates in `deploy/`. Each template contains the user-data script unchanged or
+//! reads the file of the script. The two templates for Azure Resource Manager have the same
+//! parameters.
 
 use super::Problems;
 use crate::repository::{Outcome, read};
@@ -11,13 +12,13 @@ const SCRIPT: &str = "deploy/user-data/skep-node.sh";
 /// AWS permits 16 KiB of user data. The settings before the script need the rest.
 const LIMIT: usize = 14 << 10;
 
-/// The way in which a template has the script.
+/// How a template contains the script.
 enum Form {
     /// As a block of YAML, indented by this number of spaces.
     Block(usize),
-    /// As the variable `nodeScript`.
+    /// As the JSON variable `nodeScript`.
     Json,
-    /// As this name of the file.
+    /// As a reference to the file with this name.
     Reads(&'static str),
 }
 
@@ -45,7 +46,7 @@ pub(super) fn check() -> Outcome<Problems> {
     for (name, form) in &TEMPLATES {
         let text = read(Path::new(name))?;
         if !has_script(&text, form, &script) {
-            problems.push(format!("{name}: copy the present text of {SCRIPT} into it"));
+            problems.push(format!("{name}: copy the current text of {SCRIPT} into it"));
         }
     }
     problems.extend(differences(&read(Path::new(ARM))?, &read(Path::new(BICEP))?));
@@ -89,7 +90,8 @@ fn differences(arm: &str, bicep: &str) -> Problems {
             continue;
         };
         let default = match &parameter["defaultValue"] {
-            // Functions are written differently in both.
+            // The two languages write functions differently, so a default with a function is not
+            // compared.
             Value::String(text) if !text.starts_with('[') => format!("= '{text}'"),
             value @ (Value::Number(_) | Value::Bool(_)) => format!("= {value}"),
             _ => continue,
