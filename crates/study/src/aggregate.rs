@@ -1,4 +1,4 @@
-//! The aggregate bandwidth of applications that run at the same time: the sum of their volumes
+//! The aggregate bandwidth of applications that run at the same time: the bytes of all applications
 //! divided by the time from the first begin to the last end (Eq. 1 of the study that this protocol
 //! follows).
 
@@ -13,8 +13,8 @@ pub struct Share {
     pub bytes: u64,
 }
 
-/// Returns the aggregate bandwidth of all shares in bytes per second; `None` if the total time is
-/// zero.
+/// Returns the aggregate bandwidth of all shares in bytes per second; `None` if the time from the
+/// first begin to the last end is zero.
 pub fn bandwidth(shares: impl IntoIterator<Item = Share>) -> Option<f64> {
     let (mut begin, mut end, mut bytes) = (f64::INFINITY, f64::NEG_INFINITY, 0_u64);
     for share in shares {

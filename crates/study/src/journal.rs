@@ -8,7 +8,8 @@
 //! # A full disk
 //! Before a run begins, the study allocates space for its record ([`Journal::reserve`]). So a disk
 //! that fills up during the run does not lose the result. If the file system does not support
-//! allocation, a record that does not fit is removed again, and the earlier records are kept.
+//! allocation, the study removes a record that does not fit on the disk, and preserves the earlier
+//! records.
 
 use crate::plan::Plan;
 use crate::record::{Record, StudyRecord};
@@ -36,7 +37,7 @@ pub struct Journal {
 /// The contents of a journal.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Contents {
-    /// The first record: plan, place and version.
+    /// The first record, which contains the plan, the place and the version of Skep.
     pub study: StudyRecord,
     /// The plan, parsed from the first record.
     pub plan: Plan,
@@ -77,7 +78,7 @@ impl Journal {
             let _ = std::fs::remove_file(&journal.path);
             return Err(error);
         }
-        // Syncs the directory: the entry of the new file must also survive a power loss.
+        // Sync the directory, because the entry of the new file must also survive a power loss.
         File::open(directory).and_then(|it| it.sync_all()).map_err(within)?;
         Ok(journal)
     }
@@ -116,8 +117,8 @@ impl Journal {
     /// `NoSpace` if the disk does not have enough space.
     pub fn reserve(&self, bytes: u64) -> Result<()> {
         match rustix::fs::fallocate(&self.file, FallocateFlags::KEEP_SIZE, self.len, bytes) {
-            // If the file system does not support allocation, writing the record reports a full
-            // disk.
+            // If the file system does not support allocation, the later write of the record reports
+            // a full disk.
             Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INTR) => Ok(()),
             Err(errno) => Err(self.unwritable(&errno.into())),
         }
@@ -137,8 +138,8 @@ impl Journal {
         let written = self.file.write_all(line.as_bytes()).and_then(|()| self.file.sync_data());
         if let Err(error) = written {
             let failed = self.unwritable(&error);
-            // If this also fails, the next process that opens the journal removes the incomplete
-            // line.
+            // If the truncation also fails, the next process that opens the journal removes the
+            // incomplete line.
             let _ = self.cut();
             return Err(failed);
         }
@@ -198,8 +199,8 @@ fn parse(text: &[u8]) -> Result<Contents> {
     let mut records = Vec::new();
     let mut whole_bytes = 0;
     for (index, line) in text.split_inclusive(|byte| *byte == b'\n').enumerate() {
-        // Writing this line was interrupted. The incomplete line is ignored even if it can be
-        // parsed: the line was never synced, and the study repeats its run.
+        // A line without a newline is incomplete, because its write was interrupted. It is ignored
+        // even if it can be parsed, because it was never synced. The study repeats its run.
         let Some(line) = line.strip_suffix(b"\n") else { break };
         let record = serde_json::from_slice(line).map_err(|error| {
             Error::new(
@@ -222,7 +223,7 @@ fn parse(text: &[u8]) -> Result<Contents> {
         return Err(Error::new(
             ErrorCode::VersionMismatch,
             format!(
-                "its records have version {}; this program reads version {FORMAT}",
+                "the records have version {}; this program reads version {FORMAT}",
                 study.format
             ),
         ));
@@ -231,7 +232,7 @@ fn parse(text: &[u8]) -> Result<Contents> {
     Ok(Contents { study, plan, records: records.collect(), whole_bytes })
 }
 
-/// Writes a file in the directory of a study atomically: either completely or not at all.
+/// Writes a file in the directory of a study atomically, so that the file is complete or missing.
 ///
 /// # Errors
 /// The error of the file system.

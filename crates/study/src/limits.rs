@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-/// Maximum number of runs of one plan. At one minute each, these take more than two months: a
-/// larger number is a mistake in the plan.
+/// Maximum number of runs of one plan. At one minute for each run, this number takes more than two
+/// months, so a larger number is a mistake in the plan.
 pub const MAX_RUNS: usize = 100_000;
-/// Maximum number of applications at the same time. Each needs its own client host.
+/// Maximum number of applications at the same time. Each application needs its own client host.
 pub const MAX_APPLICATIONS: u32 = 64;
 /// Maximum number of processes on one host.
 pub const MAX_PROCESSES: u32 = 1024;

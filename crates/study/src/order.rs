@@ -40,13 +40,13 @@ pub fn list(plan: &Plan) -> Vec<Run> {
     runs
 }
 
-/// Returns the blocks of a plan in the order in which they run. Each has a number from 0 to 1 that
-/// determines the wait before it, between the shortest and the longest wait.
+/// Returns the blocks of a plan in the order in which they run. Each block has a number from 0 to
+/// 1, which determines the wait before the block, between the shortest and the longest wait.
 pub fn blocks(plan: &Plan) -> Vec<(f64, Vec<Run>)> {
     let runs = list(plan);
     let mut blocks: Vec<Vec<Run>> = runs.chunks(plan.block as usize).map(<[Run]>::to_vec).collect();
     let mut random = Random::new(plan.seed);
-    // The Fisher-Yates shuffle: every order has the same probability.
+    // The Fisher-Yates shuffle gives every order the same probability.
     for end in (1..blocks.len()).rev() {
         blocks.swap(end, random.below(end as u64 + 1) as usize);
     }

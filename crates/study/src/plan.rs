@@ -2,8 +2,9 @@
 //!
 //! A plan has experiments. The conditions of an experiment are all combinations of the values of
 //! its factors, and each condition is repeated. Factors at the top level of a plan apply to all
-//! experiments that do not set them. Contradictions are refused here, before anything runs.
-//! [`Plan::check_system`] checks the plan against the number of hosts and targets of a system.
+//! experiments that do not set them. This module refuses a plan that contradicts itself, before the
+//! first run. [`Plan::check_system`] checks the plan against the number of hosts and targets of a
+//! system.
 //!
 //! docs/operations/studies.md describes the format of the file.
 
@@ -27,7 +28,7 @@ pub use check::System;
 pub enum Level<T> {
     /// The value is in the plan.
     Fixed(T),
-    /// Calibration finds the value: the smallest at which bandwidth levels off.
+    /// Calibration finds the value: the smallest value at which bandwidth levels off.
     Calibrated,
 }
 
@@ -45,9 +46,9 @@ pub enum Access {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Operation {
-    /// Writes, and syncs within the measured time.
+    /// The application writes its files, and syncs them within the measured time.
     Write,
-    /// Reads data that was written earlier and is in no cache.
+    /// The application reads data that was written earlier and is in no cache.
     Read,
 }
 
@@ -72,9 +73,9 @@ pub struct Condition {
     pub hosts: Level<u32>,
     /// Number of processes on each client host.
     pub processes: u32,
-    /// Number of targets of each file. `None` means that the file system decides.
+    /// Number of targets of each file. `None` means that the file system decides the number.
     pub count: Option<u32>,
-    /// The policy that chooses the targets. `None` means that the file system decides.
+    /// The policy that chooses the targets. `None` means that the file system decides the policy.
     pub chooser: Option<String>,
     /// Size of one call of write(2) or read(2) in bytes.
     pub transfer_bytes: u64,
@@ -124,7 +125,7 @@ pub struct Calibration {
     pub data_bytes: Vec<u64>,
     /// Numbers of hosts to try, in ascending order.
     pub hosts: Vec<u32>,
-    /// Number of runs of each value.
+    /// Number of runs with each value.
     pub repetitions: u32,
     /// Bandwidth has levelled off at a value if every larger value gains less than this fraction.
     pub tolerance: f64,
@@ -174,7 +175,7 @@ impl Plan {
     /// Reads a plan and checks it.
     ///
     /// # Errors
-    /// `Configuration`, naming the wrong key, with a hint how to fix it.
+    /// `Configuration`, with the wrong key and a hint on how to fix it.
     pub fn parse(text: &str) -> Result<Self> {
         let plan = read::plan(text)?;
         check::plan(&plan)?;
@@ -184,7 +185,7 @@ impl Plan {
     /// Checks that a system can run the plan.
     ///
     /// # Errors
-    /// `Configuration`, naming the key that needs more than the system has.
+    /// `Configuration`, with the key that needs more hosts or targets than the system has.
     pub fn check_system(&self, system: &System) -> Result<()> {
         check::on_system(self, system)
     }

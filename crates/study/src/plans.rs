@@ -17,7 +17,7 @@ const READY: &[(&str, &str)] = &[
 /// Returns all predefined plans.
 ///
 /// # Panics
-/// Never: a test parses each plan.
+/// Never, since a test parses each plan.
 pub fn all() -> Vec<Plan> {
     READY.iter().map(|(_, text)| Plan::parse(text).expect("a ready plan is right")).collect()
 }
@@ -37,8 +37,8 @@ pub fn text(name: &str) -> Result<&'static str> {
     })
 }
 
-/// Returns the text of a plan. A name with a dot or a slash is the path of a file; any other name
-/// is that of a predefined plan.
+/// Returns the text of a plan. A name with a dot or a slash is the path of a file. Any other name
+/// is the name of a predefined plan.
 ///
 /// # Errors
 /// - `NotFound` if there is no predefined plan with this name.

@@ -1,7 +1,7 @@
 //! The records in the journal of a study. Each line has one record, which can be read without the
-//! others.
+//! other lines.
 //!
-//! Readers rely on the names of fields: fields may be added, but must not be renamed.
+//! Readers rely on the names of fields. A later version may add fields, but must not rename fields.
 
 use crate::plan::{Access, Condition, Level, Operation, Targets};
 use serde::{Deserialize, Serialize};
@@ -12,9 +12,10 @@ use std::fmt;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Record {
-    /// The first record: plan, place and version.
+    /// The first record, which contains the plan, the place and the version of Skep.
     Study(StudyRecord),
-    /// The hosts. Written after the first run since the study was started or resumed.
+    /// The description of the hosts. Written after the first run since the study was started or
+    /// resumed.
     Environment(EnvironmentRecord),
     /// The result of one run of calibration.
     Trial(RunRecord),
@@ -24,7 +25,7 @@ pub enum Record {
     Run(RunRecord),
 }
 
-/// A study: its plan, its place and its version.
+/// A study: its plan, its place and the version of Skep that runs it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct StudyRecord {
     /// Version of the record format.
@@ -56,11 +57,13 @@ pub struct EnvironmentRecord {
 pub struct CalibratedRecord {
     /// The smallest data size beyond which bandwidth does not grow.
     pub data_bytes: u64,
-    /// Whether bandwidth levelled off. If not, the size is the largest that was tried.
+    /// Whether bandwidth levelled off at `data_bytes`. If not, `data_bytes` is the largest size
+    /// that calibration tried.
     pub is_data_enough: bool,
     /// The smallest number of client hosts beyond which bandwidth does not grow.
     pub hosts: u32,
-    /// Whether bandwidth levelled off. If not, the number is the largest that was tried.
+    /// Whether bandwidth levelled off with `hosts` hosts. If not, `hosts` is the largest number
+    /// that calibration tried.
     pub are_hosts_enough: bool,
 }
 
@@ -98,7 +101,8 @@ pub struct RunRecord {
     /// Aggregate bandwidth (Eq. 1): the bytes of all applications divided by the time from the
     /// first begin to the last end.
     pub bytes_per_second: f64,
-    /// The result of each application. More than one only if several ran at the same time.
+    /// The result of each application. A run has several only if several applications ran at the
+    /// same time.
     pub applications: Vec<ApplicationRecord>,
     /// Whether all caches were empty before the measurement.
     pub caches_dropped: bool,
@@ -138,8 +142,8 @@ pub struct ProcessRecord {
 /// The targets on which the files of an application are stored.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Allocation {
-    /// Ids of the targets. For one file in stripe order; for several files all their targets in
-    /// ascending order.
+    /// Ids of the targets. The targets of one file are in stripe order. The targets of several
+    /// files are in ascending order.
     pub targets: Vec<u32>,
     /// Smallest and largest number of targets on one server.
     pub min_max: MinMax,
@@ -148,9 +152,9 @@ pub struct Allocation {
 /// Smallest and largest number of targets on one server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct MinMax(
-    /// Number of targets on the server that has the fewest.
+    /// Number of targets on the server that has the fewest targets.
     pub u32,
-    /// Number of targets on the server that has the most.
+    /// Number of targets on the server that has the most targets.
     pub u32,
 );
 
@@ -189,7 +193,8 @@ impl Settings {
 }
 
 impl RunRecord {
-    /// Returns the allocation of a run with only one application.
+    /// Returns the allocation of a run with one application; `None` for a run with several
+    /// applications.
     pub fn allocation(&self) -> Option<MinMax> {
         match &self.applications[..] {
             [only] => only.allocation.as_ref().map(|allocation| allocation.min_max),

@@ -1,7 +1,7 @@
 //! The report of a study: groups, tests, figures and conclusions, from the study's journal only.
 //!
-//! The same journal gives the same report, byte by byte. This module measures nothing, and does not
-//! access the measured system.
+//! The same journal always gives the same report, byte by byte. This module measures nothing, and
+//! does not access the measured system.
 
 mod conclusions;
 mod factor;
@@ -45,14 +45,14 @@ pub struct Report {
     pub runs_planned: usize,
     /// Number of runs in the journal.
     pub runs_done: usize,
-    /// Number of invalid runs: the storage system did not limit them.
+    /// Number of invalid runs, which were limited by something other than the storage system.
     pub runs_invalid: usize,
-    /// Each record of an invalid run, also if the run was repeated later.
+    /// Each record of an invalid run, even if the run was repeated later.
     pub invalid: Vec<InvalidRun>,
     /// Whether figures and statistics include invalid runs.
     pub includes_invalid: bool,
-    /// Number of runs before which some caches could not be dropped. Their reads may have come from
-    /// a cache.
+    /// Number of runs before which some caches could not be dropped. The reads of these runs may
+    /// have come from a cache.
     pub runs_with_caches: usize,
     /// The result of calibration.
     pub calibrated: Option<CalibratedRecord>,
@@ -73,7 +73,7 @@ pub struct ExperimentReport {
     pub varied: Vec<Factor>,
     /// The factor on the axis of the figures.
     pub axis: Factor,
-    /// The results of each condition, in ascending order of their values.
+    /// The results of each condition, in ascending order of the factor values.
     pub groups: Vec<Group>,
     /// Comparisons of conditions that differ in one factor. For numeric factors, only neighbouring
     /// values are compared.
@@ -118,7 +118,7 @@ pub struct OfAllocation {
     pub values: Vec<f64>,
 }
 
-/// Two conditions that differ in one factor.
+/// The comparison of two conditions that differ in one factor.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Comparison {
     /// The factor in which the conditions differ.
@@ -135,12 +135,12 @@ pub struct Comparison {
     pub welch: Welch,
 }
 
-/// Two allocations of the same condition.
+/// The comparison of two allocations of the same condition.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct AllocationComparison {
     /// The allocation that distributes targets more evenly over servers.
     pub first: MinMax,
-    /// The other allocation.
+    /// The allocation that distributes targets less evenly.
     pub second: MinMax,
     /// The values of the varied factors, which describe the condition.
     pub among: String,

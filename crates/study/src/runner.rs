@@ -1,8 +1,9 @@
-//! Runs the runs of a study, one at a time: chooses the next run, writes its record, and decides
-//! when to stop.
+//! Executes the runs of a study, one at a time. The module chooses the next run, writes its record,
+//! and decides when to stop.
 //!
-//! A [`Bench`] measures; the real implementation is [`Site`]. Every result is in the journal before
-//! the next run begins. So a study can stop or fail at any time, and can be resumed later.
+//! A [`Bench`] measures runs. Its implementation for real systems is [`Site`]. Every result is in
+//! the journal before the next run begins. So a study can stop or fail at any time, and can be
+//! resumed later.
 
 mod calibration;
 mod files;
@@ -57,7 +58,8 @@ pub struct Measured {
     pub applications: Vec<ApplicationRecord>,
     /// Whether all caches were empty before the measurement.
     pub caches_dropped: bool,
-    /// Why the run is invalid: it does not describe the storage system. `None` if it is valid.
+    /// Why the run does not describe the storage system, and so is invalid. `None` if the run is
+    /// valid.
     pub invalid_because: Option<String>,
     /// The hosts, as the benchmark describes them.
     pub environment: Option<serde_json::Value>,
@@ -66,7 +68,7 @@ pub struct Measured {
 /// A progress event of a study.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Event {
-    /// Calibration tries a value. Contains a description.
+    /// Calibration tries the value that the text describes.
     Trial(String),
     /// Calibration has a result.
     Calibrated(CalibratedRecord),
@@ -106,11 +108,11 @@ pub struct End {
 
 /// The interface between a study and its caller.
 pub struct Control<'a> {
-    /// The caller sets this to stop the study after the current run.
+    /// The caller sets this flag to stop the study after the current run.
     pub stop: &'a AtomicBool,
     /// Receives the progress events.
     pub tell: &'a mut dyn FnMut(Event),
-    /// Returns the current time in UTC, for people.
+    /// Returns the current time in UTC, as text for users.
     pub time: &'a dyn Fn() -> String,
     /// Shortest and longest wait between blocks.
     pub wait: (Duration, Duration),
@@ -134,14 +136,14 @@ impl Control<'_> {
     }
 }
 
-/// Returns the range of the wait between blocks. If the plan does not set it, it is zero on an
+/// Returns the range of the wait between blocks. If the plan sets no range, the wait is zero on an
 /// emulated system, which has no other users.
 pub fn wait_of(plan: &Plan, is_emulated: bool) -> (Duration, Duration) {
     let unsaid = if is_emulated { (Duration::ZERO, Duration::ZERO) } else { SHARED_WAIT };
     plan.wait.unwrap_or(unsaid)
 }
 
-/// Runs all runs that are not in the journal yet, and repeats the invalid ones. `records` are the
+/// Executes all runs that are not in the journal yet, and repeats invalid runs. `records` are the
 /// records that the journal already contains.
 ///
 /// # Errors

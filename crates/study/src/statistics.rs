@@ -81,7 +81,8 @@ pub(crate) fn mean(values: &[f64]) -> f64 {
     values.iter().sum::<f64>() / values.len().max(1) as f64
 }
 
-/// Returns the variance of a sample (divided by n - 1). Zero for fewer than two values.
+/// Returns the variance of a sample (divided by n - 1). The variance of fewer than two values is
+/// zero.
 pub(crate) fn variance(values: &[f64]) -> f64 {
     if values.len() < 2 {
         return 0.0;

@@ -54,7 +54,7 @@ fn mean(group: &Group) -> f64 {
     group.summary.mean / MIB
 }
 
-/// Returns the mean over all runs with an allocation in these groups.
+/// Returns the mean over all runs in `groups` with the allocation `wanted`.
 fn of_allocation<'a>(groups: impl IntoIterator<Item = &'a Group>, wanted: MinMax) -> f64 {
     let all = groups.into_iter().flat_map(|group| &group.allocations);
     let values: Vec<f64> =
@@ -66,7 +66,8 @@ fn of_allocation<'a>(groups: impl IntoIterator<Item = &'a Group>, wanted: MinMax
 fn published_plans_are_ready_plans_and_reports_match_results() {
     for name in ["scenario1", "scenario2", "concurrent", "six-targets"] {
         let (contents, report) = study(name);
-        // The last experiment was added later, for a question that the others had left open.
+        // The study `six-targets` has no predefined plan. It was added later, for a question that
+        // the other studies had left open.
         let ready = plans::text(name).ok();
         assert!(ready.is_some() || name == "six-targets", "{name}");
         assert!(ready.is_none_or(|ready| contents.study.plan == ready), "{name}");
@@ -126,7 +127,7 @@ fn slow_links_make_the_busiest_server_the_limit() {
     let of_all = |it| of_allocation(&counts.groups, it);
     let gain = of_all(MinMax(3, 3)) / of_all(MinMax(1, 3));
     assert!((1.4..1.55).contains(&gain) && rounded(gain * 100.0) == 146, "{gain}");
-    // The table as it is published.
+    // The published table with the mean of each allocation.
     for (count, of_round_robin, of_balanced) in [
         (1, &[((0, 1), 47)][..], 47),
         (2, &[((0, 2), 47), ((1, 1), 94)], 94),
@@ -164,12 +165,12 @@ fn with_slow_targets_bandwidth_grows_with_their_count() {
         let means: Vec<f64> = (1..=8).map(|count| mean(group(counts, count, chooser))).collect();
         assert!(means.windows(2).all(|two| two[1] > two[0]), "{chooser}: {means:?}");
     }
-    // A single chooser that alternates between both allocations.
+    // With 6 targets, the chooser round-robin alternates between both allocations.
     let of_six = |it| of_allocation([group(counts, 6, "roundrobin")], it);
     let (even, uneven) = (of_six(MinMax(3, 3)), of_six(MinMax(2, 4)));
     assert!(even > 0.95 * uneven, "{even} against {uneven}");
     assert_eq!((rounded(even), rounded(uneven)), (59, 61));
-    // The p-value, and the number of runs.
+    // The published p-value, and the published number of runs with each allocation.
     let of_count = |count: u32| {
         let label = &group(counts, count, "roundrobin").label;
         let found = counts.of_allocations.iter().filter(|it| it.among == *label);
@@ -204,7 +205,7 @@ fn with_slow_targets_allocation_and_sharing_do_not_matter() {
     let sharing = experiment(&report, "sharing").groups.iter();
     let tenths: Vec<_> = sharing.map(|it| (it.label.clone(), rounded(10.0 * mean(it)))).collect();
     assert_eq!(tenths, [("targets shared".to_owned(), 437), ("targets separate".to_owned(), 815)]);
-    // A single application on four targets.
+    // The mean of a single application on four targets.
     let (_, alone) = study("scenario2");
     let alone = mean(group(experiment(&alone, "count"), 4, "balanced"));
     assert_eq!(rounded(alone), 43);

@@ -31,7 +31,7 @@ fn plan() -> Plan {
     Plan::parse(PLAN).expect("a plan")
 }
 
-/// Creates a journal with this number of records.
+/// Creates a journal with `records` records after the first record.
 fn filled(directory: &Path, records: u64) {
     let mut journal = Journal::create(directory, &study()).expect("made");
     for number in 0..records {
@@ -41,7 +41,7 @@ fn filled(directory: &Path, records: u64) {
 }
 
 #[test]
-fn written_records_are_read_and_more_can_follow() {
+fn resumed_journal_has_all_records_and_accepts_more() {
     let scratch = tempfile::tempdir().expect("a directory");
     let directory = scratch.path().join("study");
     filled(&directory, 2);
@@ -102,8 +102,8 @@ fn journal_of_a_later_version_is_refused() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// Wherever the last line is cut off, all earlier records are kept, and a new record replaces
-    /// the incomplete one.
+    /// Wherever the last line is truncated, the journal still has all earlier records, and a new
+    /// record replaces the incomplete line.
     #[test]
     fn torn_last_line_is_the_only_record_lost(cut in 1_u64..100) {
         let scratch = tempfile::tempdir().expect("a directory");

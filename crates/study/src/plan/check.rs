@@ -1,4 +1,4 @@
-//! Checks a plan for contradictions, in itself and with a system.
+//! Checks a plan for contradictions, between its keys and with a system.
 
 use super::values::wrong;
 use super::{Condition, Experiment, Level, Plan, Targets};
@@ -10,8 +10,8 @@ use skep_types::{Error, Result, size};
 pub struct System {
     /// Number of client hosts.
     pub hosts: u32,
-    /// Number of storage targets of each server. `None` if the file system does not report them,
-    /// which only Skep does.
+    /// Number of storage targets of each server. `None` for file systems other than Skep, which do
+    /// not report targets.
     pub targets_per_server: Option<Vec<u32>>,
 }
 
@@ -25,7 +25,7 @@ fn of(experiment: &Experiment) -> impl FnOnce(Error) -> Error {
     move |error| error.within(format!("experiment \"{name}\""))
 }
 
-/// Checks a plan without a system.
+/// Checks whether the keys of a plan contradict each other.
 pub(super) fn plan(plan: &Plan) -> Result<()> {
     if plan.experiments.is_empty() {
         return Err(wrong("the plan has no experiment: write at least one [[experiment]]"));
@@ -68,8 +68,8 @@ pub(super) fn plan(plan: &Plan) -> Result<()> {
     Ok(())
 }
 
-/// Checks that the data of an application can be divided evenly over its processes. Values that
-/// calibration finds are checked for each candidate.
+/// Checks that the data of an application can be divided evenly over its processes. For a value
+/// that calibration finds, the function checks each candidate.
 fn shares(plan: &Plan, condition: &Condition) -> Result<()> {
     let calibration = &plan.calibration;
     let sizes = match condition.data_bytes {
@@ -122,7 +122,7 @@ fn targets(condition: &Condition) -> Result<()> {
     Ok(())
 }
 
-/// Checks a plan against a system.
+/// Checks whether a system has enough hosts and targets for a plan.
 pub(super) fn on_system(plan: &Plan, system: &System) -> Result<()> {
     for (experiment, condition) in plan.conditions() {
         condition_on(&condition, system).map_err(of(experiment))?;

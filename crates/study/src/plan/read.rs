@@ -125,8 +125,8 @@ fn wait(texts: &[String]) -> Result<(Duration, Duration)> {
     }
 }
 
-/// Returns the values of all factors. A factor that the experiment does not set has the value of
-/// the plan, and otherwise its default.
+/// Returns the values of all factors. A factor that the experiment does not set has the value at
+/// the top level of the plan. If the plan does not set it either, the factor has its default.
 fn factors(own: &FactorKeys, plan: &FactorKeys) -> Result<Factors> {
     macro_rules! values {
         ($field:ident, $key:literal, $default:expr, $one:expr) => {

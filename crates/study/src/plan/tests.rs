@@ -87,7 +87,7 @@ fn invalid_values_are_refused_with_their_key() {
 }
 
 #[test]
-fn contradictions_between_keys_are_refused_with_the_way_out() {
+fn contradictions_between_keys_are_refused_with_a_fix() {
     for (factors, words) in [
         (
             "data-size = '100MiB'\nhosts = 3\nprocesses = 8",

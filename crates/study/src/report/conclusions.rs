@@ -1,4 +1,4 @@
-//! The conclusions of a report, in sentences. Each has the numbers on which it is based.
+//! The conclusions of a report, in sentences. Each conclusion has the numbers on which it is based.
 //!
 //! The doc comment of each function states its rule. If the results do not support a sentence, it
 //! is omitted.
@@ -12,16 +12,16 @@ use serde::Serialize;
 use skep_types::size;
 use std::collections::BTreeMap;
 
-/// A mean counts as equally good if it is below the best mean by at most this fraction.
+/// A mean counts as good as the best mean if it is below the best mean by at most this fraction.
 const AS_GOOD: f64 = 0.05;
-/// Significance level: a difference counts only if its p-value is below this, and if it is large
-/// enough.
+/// Significance level. A difference counts only if its p-value is below this level and the
+/// difference is at least [`LEAST`].
 const SIGNIFICANT: f64 = 0.05;
 /// Minimum fraction that counts as a difference. With many runs of little variance, even a tiny
 /// difference would be significant.
 const LEAST: f64 = 0.01;
-/// A value counts as a drop if its bandwidth is below that of a smaller and of a larger value by at
-/// least this fraction.
+/// A value of a factor counts as a drop if its bandwidth is below the bandwidth of a smaller and of
+/// a larger value by more than this fraction.
 const DIP: f64 = 0.15;
 
 /// One or more sentences on one subject.
@@ -165,9 +165,9 @@ pub(super) fn against(share: f64, other: &str) -> String {
     }
 }
 
-/// Names the best chooser: the one with the highest mean over all other factors, if it gains more
-/// than 5 % for some combination of these, and the gain is significant. The sentence names the
-/// largest gain.
+/// Names the best chooser, which has the highest mean over all other factors. The chooser must gain
+/// more than 5 % for some combination of the other factors, and this gain must be significant. The
+/// sentence names the largest gain.
 fn chooser(experiment: &ExperimentReport) -> Option<Conclusion> {
     if !experiment.varied.contains(&Factor::Chooser) {
         return None;
@@ -209,8 +209,7 @@ fn chooser(experiment: &ExperimentReport) -> Option<Conclusion> {
     Some(conclusion("chooser", experiment, text, figures))
 }
 
-/// Names the best number of targets: the smallest that is as good as the best, with the best
-/// chooser.
+/// Names the smallest number of targets that is as good as the best number, with the best chooser.
 fn count(experiment: &ExperimentReport) -> Option<Conclusion> {
     let lines = lines(experiment, Factor::Count);
     let (common, line) =
@@ -245,7 +244,7 @@ fn mean_of(line: &[&Group]) -> f64 {
     mean(&line.iter().map(|group| group.summary.mean).collect::<Vec<_>>())
 }
 
-/// Names the smallest value of a factor from which bandwidth is as good as the best.
+/// Names the smallest value of a factor whose bandwidth is as good as the best bandwidth.
 fn levels_off(experiment: &ExperimentReport, factor: Factor) -> Option<Conclusion> {
     let lines = lines(experiment, factor);
     let (common, line) =
@@ -270,7 +269,8 @@ fn levels_off(experiment: &ExperimentReport, factor: Factor) -> Option<Conclusio
     Some(conclusion(factor.word(), experiment, text, figures))
 }
 
-/// Names values whose bandwidth is more than 15 % below that of a smaller and of a larger value.
+/// Names values whose bandwidth is more than 15 % below the bandwidth of a smaller and of a larger
+/// value.
 fn dips(line: &[&Group], factor: Factor, figures: &mut Vec<Figure>) -> String {
     let highest = |part: &[&Group]| part.iter().map(|it| it.summary.mean).fold(0.0, f64::max);
     let mut text = String::new();
@@ -289,7 +289,8 @@ fn dips(line: &[&Group], factor: Factor, figures: &mut Vec<Figure>) -> String {
 }
 
 /// Compares the two values of a factor that is neither a number nor the chooser: shared or separate
-/// targets, N-1 or N-N, writing or reading. Gives two means and the result of Welch's test.
+/// targets, N-1 or N-N, writing or reading. Gives the difference of the means and the result of
+/// Welch's test.
 fn two_ways(experiment: &ExperimentReport, it: &Comparison) -> Option<Conclusion> {
     if it.factor == Factor::Chooser || it.factor.is_number() {
         return None;
@@ -331,7 +332,7 @@ fn two_ways(experiment: &ExperimentReport, it: &Comparison) -> Option<Conclusion
     Some(conclusion(it.factor.word(), experiment, text, figures))
 }
 
-/// Formats a p-value for people.
+/// Formats a p-value for users.
 fn chance(p: f64) -> String {
     if p < 0.0001 { "p < 0.0001".to_owned() } else { format!("p = {p:.4}") }
 }
@@ -352,7 +353,7 @@ fn applications(experiment: &ExperimentReport) -> Option<Conclusion> {
             figures.push(bandwidth(format!("together, {what}"), group.summary.mean));
             figures.push(bandwidth(format!("each, {what}"), group.mean_of_each_application));
         }
-        // With too few runs there is no test result, and no difference is claimed.
+        // With too few runs there is no test result, and the sentence claims no difference.
         let growth = found.filter(is_difference).map_or(0.0, |it| it.gain);
         figures.extend(found.map(|it| number(format!("p of these{}", among(common)), it.p)));
         sentences.push(format!(
@@ -366,7 +367,7 @@ fn applications(experiment: &ExperimentReport) -> Option<Conclusion> {
     (!text.is_empty()).then(|| conclusion("applications", experiment, text, figures))
 }
 
-/// Whether a group has two modes, and whether the allocation explains them.
+/// Describes the two modes of a group, if there are two, and how allocations explain them.
 fn modes(experiment: &ExperimentReport, group: &Group) -> Option<Conclusion> {
     let found = group.bimodality.filter(|it| it.is_bimodal)?;
     let [low, high] = found.modes;
@@ -403,7 +404,8 @@ fn modes(experiment: &ExperimentReport, group: &Group) -> Option<Conclusion> {
     Some(conclusion("modes", experiment, text, figures))
 }
 
-/// Whether the allocation of a file matters, if the results do not have two modes.
+/// Describes whether the allocation of a file matters, for conditions whose results do not have two
+/// modes.
 fn allocations(experiment: &ExperimentReport) -> Option<Conclusion> {
     let mut figures = Vec::new();
     let (mut alike, mut different) = (Vec::new(), Vec::new());

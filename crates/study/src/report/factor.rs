@@ -52,7 +52,7 @@ impl Factor {
         }
     }
 
-    /// Returns the label of the axis of a figure, with the unit.
+    /// Returns the label of the axis of a figure.
     pub fn axis(self) -> &'static str {
         match self {
             Self::Count => "targets of each file",
@@ -73,7 +73,7 @@ impl Factor {
         !matches!(self, Self::Chooser | Self::Targets | Self::Access | Self::Operation)
     }
 
-    /// Returns the value of the factor in a condition, for people.
+    /// Returns the value of the factor in a condition, as text for users.
     pub fn text(self, settings: &Settings) -> String {
         let bytes = |bytes| {
             let (number, unit) = size::whole(bytes);
@@ -94,8 +94,8 @@ impl Factor {
         }
     }
 
-    /// Returns the value of the factor in a condition as a number to sort by; 0 if it is not a
-    /// number.
+    /// Returns the value of the factor in a condition as a number to sort by; 0 if the value is not
+    /// a number.
     pub fn number(self, settings: &Settings) -> u64 {
         match self {
             Self::Count => u64::from(settings.count.unwrap_or(0)),

@@ -45,7 +45,7 @@ struct Cell {
     summary: Summary,
 }
 
-/// A figure before it is drawn.
+/// The content of a figure that is not drawn yet.
 struct Layout {
     axis: String,
     /// The label below each position of the axis.
@@ -113,8 +113,8 @@ fn by_axis(experiment: &ExperimentReport) -> Layout {
 }
 
 /// Returns the figure with results by allocation, if there are several allocations. Each
-/// combination of the other factors is one series, except that chooser and number of targets are
-/// ignored: it does not matter how an allocation arose.
+/// combination of the other factors is one series. The chooser and the number of targets are
+/// ignored, because it does not matter how an allocation arose.
 fn by_allocation(experiment: &ExperimentReport) -> Option<Layout> {
     let is_other = |it: &&Factor| !matches!(it, Factor::Count | Factor::Chooser);
     let others: Vec<Factor> = experiment.varied.iter().filter(is_other).copied().collect();

@@ -21,8 +21,8 @@ pub(super) fn csv(contents: &Contents) -> String {
     text
 }
 
-/// Appends the line of a run. Only the last value may contain a comma or a quotation mark: names in
-/// plans cannot, and the other values are numbers and fixed words.
+/// Appends the line of a run. Only the last value may contain a comma or a quotation mark, because
+/// names in plans cannot, and the other values are numbers and fixed words.
 fn line(text: &mut String, kind: &str, run: &RunRecord) {
     let it = &run.settings;
     let min_max = run.allocation();

@@ -190,7 +190,7 @@ fn negligible_difference_is_not_reported() {
         let text = &about(&report, "applications")[0].text;
         assert!(text.contains(said), "{text}");
     }
-    // This difference is significant, but too small to matter.
+    // A difference of 0.5 % is significant here, but too small to matter.
     let sure = Welch { t: 9.0, freedom: 20.0, p: 0.0001, gain: 0.005 };
     assert!(!conclusions::is_difference(&sure));
     assert!(conclusions::is_difference(&Welch { gain: -0.02, ..sure }));
@@ -201,14 +201,14 @@ fn negligible_difference_is_not_reported() {
 }
 
 #[test]
-fn a_size_with_lower_bandwidth_is_named() {
+fn report_names_a_data_size_at_which_bandwidth_drops() {
     let of = |it: &Settings| if it.data_bytes == 256 << 20 { 50.0 } else { 80.0 };
     let sizes = "data-size = ['64MiB', '128MiB', '256MiB', '512MiB']";
     let report = of_factors(sizes, &of);
     let text = &about(&report, "data-size")[0].text;
     assert!(text.starts_with("From data-size 64MiB on"), "{text}");
     assert!(text.contains("but with 256MiB it is 3"), "{text}");
-    // A slow value at an end has only one neighbour, so it does not count as a drop.
+    // A slow value at an end of the list has only one neighbour, so it does not count as a drop.
     let of = |it: &Settings| if it.data_bytes <= 64 << 20 { 50.0 } else { 80.0 };
     let report = of_factors(sizes, &of);
     let text = &about(&report, "data-size")[0].text;
@@ -231,7 +231,7 @@ fn numeric_values_are_compared_with_their_neighbours() {
 }
 
 #[test]
-fn report_names_the_number_of_hosts_that_saturates_once() {
+fn report_names_once_how_many_hosts_saturate_the_servers() {
     let of = |hosts: &str, of: &dyn Fn(&Settings) -> f64| {
         let report = of_factors(&format!("hosts = {hosts}"), of);
         let found = about(&report, "hosts");
@@ -267,7 +267,7 @@ fn a_report_is_self_contained_and_reproducible() {
             assert!(svg.starts_with("<svg") && svg.trim_end().ends_with("</svg>"), "{figure}");
         }
     }
-    // Each result is a point of the figure: 240 runs. The marks of the legend are not circles.
+    // The figure has one circle for each of 240 runs. The marks of the legend are not circles.
     assert_eq!(text("count-points.svg").matches("<circle").count(), 240);
     assert!(text("count-allocations.svg").contains("(1,3)"));
     let csv = text("points.csv");
@@ -282,7 +282,7 @@ fn a_report_is_self_contained_and_reproducible() {
 }
 
 #[test]
-fn excluded_runs_appear_only_as_points() {
+fn invalid_runs_appear_only_as_points() {
     let scratch = tempfile::tempdir().expect("a directory");
     let mut contents = study(scratch.path(), Limit::Links);
     for record in &mut contents.records {

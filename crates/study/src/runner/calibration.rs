@@ -17,7 +17,7 @@ use std::collections::VecDeque;
 /// Number of steps without a gain that end a search.
 const FLAT_STEPS: usize = 2;
 
-/// Returns the result of calibration; `None` if the study stops first.
+/// Returns the result of calibration; `None` if the study stops before calibration ends.
 pub(super) fn calibrate(
     plan: &Plan,
     journal: &mut Journal,
@@ -99,14 +99,14 @@ fn with(condition: &Condition, data_bytes: u64, hosts: u32) -> Settings {
 struct Trials<'a> {
     plan: &'a Plan,
     journal: &'a mut Journal,
-    /// Results from before an interruption of the study, in the order of the journal.
+    /// Results of trials before an interruption of the study, in the order of the journal.
     before: VecDeque<RunRecord>,
     number: u32,
 }
 
 impl Trials<'_> {
-    /// Returns the smallest value that is as good as the best, and whether larger values gain
-    /// nothing. Returns `None` if the study stops first.
+    /// Returns the smallest value that is as good as the best value, and whether larger values gain
+    /// nothing. Returns `None` if the study stops before the search ends.
     fn search<T: Copy>(
         &mut self,
         experiment: &str,

@@ -2,8 +2,8 @@
 //!
 //! All access goes through the mount, by the attributes in docs/operations/patterns.md, so users
 //! without the cluster's token can also run studies. File systems other than Skep do not have these
-//! attributes. There the study creates files without a pattern, and the targets of files are
-//! unknown.
+//! attributes. On these file systems, the study creates files without a pattern, and does not know
+//! the targets of files.
 
 use crate::plan::Targets;
 use crate::record::{Allocation, MinMax, Settings};
@@ -19,7 +19,7 @@ const MAP: &str = "user.skep.map";
 /// Buffer size for the longest map, which has 16 components of 256 groups.
 const MAX_MAP_BYTES: usize = 1 << 20;
 
-/// A storage target, and the server on which it is.
+/// A storage target, and the server to which it belongs.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Target {
     pub(super) server: String,
@@ -31,7 +31,7 @@ pub(super) fn create(path: &Path, pattern: Option<&str>) -> Result<()> {
     File::create_new(path).map_err(|error| Error::from(error).within(path.display()))?;
     let Some(pattern) = pattern else { return Ok(()) };
     set_pattern(path, pattern).inspect_err(|_| {
-        // If the pattern cannot be set, the file would have the wrong pattern.
+        // Remove the file, because it would have the wrong pattern.
         let _ = std::fs::remove_file(path);
     })
 }
@@ -41,9 +41,11 @@ pub(super) fn set_pattern(path: &Path, pattern: &str) -> Result<()> {
     let set = rustix::fs::setxattr(path, PATTERN, pattern.as_bytes(), XattrFlags::empty());
     set.map_err(|errno| {
         let (code, why) = match errno {
-            Errno::ACCESS => (ErrorCode::PermissionDenied, "it exceeds the limits of this user"),
-            Errno::NXIO => (ErrorCode::NotFound, "it names an unknown target"),
-            _ => (ErrorCode::Io, "the file system refuses it"),
+            Errno::ACCESS => {
+                (ErrorCode::PermissionDenied, "the pattern exceeds the limits of this user")
+            }
+            Errno::NXIO => (ErrorCode::NotFound, "the pattern names an unknown target"),
+            _ => (ErrorCode::Io, "the file system refuses the pattern"),
         };
         let what = format!("{}: pattern '{pattern}': {why} ({errno})", path.display());
         Error::new(code, what)
@@ -92,7 +94,7 @@ pub(super) fn allocation(files: &[Vec<Target>], all: &[Target]) -> Allocation {
         counts.values().copied().max().unwrap_or(0),
     );
     let targets = match files {
-        // A single file: keep the targets in stripe order.
+        // The targets of a single file stay in stripe order.
         [only] => only.iter().map(|it| it.id).collect(),
         _ => {
             let mut ids: Vec<u32> = used.iter().map(|it| it.id).collect();

@@ -1,11 +1,12 @@
-//! A barrier from which threads can withdraw: the other threads no longer wait for them.
+//! A barrier from which threads can withdraw. The other threads no longer wait for a withdrawn
+//! thread.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 
 /// A reusable barrier.
 #[derive(Debug)]
 pub(super) struct Meeting {
-    // Locked only briefly to count threads. No other lock is taken while this is held.
+    // A thread holds this lock only briefly to count threads, and takes no other lock meanwhile.
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -34,7 +35,7 @@ impl Meeting {
         }
     }
 
-    /// Withdraws this thread: the other threads no longer wait for it.
+    /// Withdraws this thread, so that the other threads no longer wait for it.
     pub(super) fn leave(&self) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.members -= 1;

@@ -18,18 +18,19 @@ use std::sync::Mutex;
 /// The place where a study runs.
 #[derive(Debug, Clone)]
 pub struct Place {
-    /// Name for people: the name of the lab, or the path of the mount.
+    /// Name for users: the name of the lab, or the path of the mount.
     pub name: String,
     /// The client hosts.
     pub hosts: Vec<Host>,
-    /// Hosts without processes whose caches are also dropped.
+    /// Hosts that run no processes, but also drop their caches.
     pub server_hosts: Vec<Host>,
     /// The directory for files, with the path that is valid on each host. `{host}` in it stands for
     /// the host's name.
     pub path: String,
-    /// The path of the same directory in this process.
+    /// The path of the same directory, as this process sees it.
     pub path_here: PathBuf,
-    /// Whether all hosts are emulated on this one. Then the CPU of this host may be the limit.
+    /// Whether all hosts are emulated on the host of this process. Then the CPU of this host may be
+    /// the limit.
     pub is_emulated: bool,
 }
 
@@ -118,8 +119,8 @@ impl Site {
         let mut path = format!("{}/{}/{name}", self.place.path, self.work);
         match settings.access {
             // The file is directly in the directory of the study, so that one metadata target
-            // creates all files: choosers that take turns count turns separately for each metadata
-            // target.
+            // creates all files. Choosers that take turns count the turns separately for each
+            // metadata target.
             Access::SharedFile => create(&here, pattern.as_deref())?,
             Access::FilePerProcess => {
                 std::fs::create_dir(&here)
@@ -208,8 +209,8 @@ fn file_name(label: &str, application: u32) -> String {
     format!("{label}-{}", application + 1)
 }
 
-/// Finds all storage targets: creates a file on as many targets as possible, and returns its
-/// targets.
+/// Finds all storage targets. Sets a pattern with as many targets as possible on the empty file
+/// `probe`, and returns the targets of this file.
 fn all_targets(probe: &Path) -> Result<Option<Vec<Target>>> {
     if targets(probe)?.is_none() {
         return Ok(None);
@@ -230,7 +231,7 @@ fn remove(path: &Path) -> Result<()> {
 }
 
 /// Runs all applications at the same time, each on its own hosts. All processes begin when the last
-/// one is ready. Measures the CPU use of an emulated cluster in the meantime.
+/// one is ready. Measures the CPU use of an emulated cluster during the measured phase.
 fn together(
     plans: &[Plan],
     place: &Place,

@@ -165,7 +165,7 @@ fn a_stopped_study_resumes_where_it_stopped() {
 }
 
 #[test]
-fn resumed_study_repeats_excluded_runs() {
+fn resumed_study_repeats_invalid_runs() {
     let scratch = tempfile::tempdir().expect("a directory");
     let mut bench = MadeUp { invalid: 5, ..MadeUp::new() };
     let (end, _) = study(scratch.path(), PLAN, &mut bench, None);
@@ -184,7 +184,7 @@ fn resumed_study_repeats_excluded_runs() {
 }
 
 #[test]
-fn an_error_keeps_earlier_results() {
+fn an_error_preserves_earlier_results() {
     let scratch = tempfile::tempdir().expect("a directory");
     let mut bench = MadeUp { fails_at: Some(7), ..MadeUp::new() };
     let (end, _) = study(scratch.path(), PLAN, &mut bench, None);
@@ -205,8 +205,8 @@ fn calibration_finds_where_bandwidth_levels_off() {
     let mut bench = MadeUp::new();
     let (end, events) = study(scratch.path(), SEARCH, &mut bench, None);
     assert_eq!(end.expect("run").done, 4);
-    // Durations with 8 hosts: 64 MiB take 0.17 s and 0.05 s, 512 MiB take 1.34 s and 0.05 s. Beyond
-    // that size the gain is less than 5 %. The system has fewer than 16 hosts.
+    // With 8 hosts, 64 MiB take 0.17 s plus a fixed time of 0.05 s, and 512 MiB take 1.34 s plus
+    // 0.05 s. Sizes beyond 512 MiB gain less than 5 %. The system has fewer than 16 hosts.
     let found = events.iter().find_map(|event| match event {
         Event::Calibrated(found) => Some(*found),
         _ => None,

@@ -1,9 +1,10 @@
-//! A test whether a sample has two modes: two groups of values with a gap between them.
+//! A test of whether a sample has two modes: two groups of values with a gap between them.
 //!
 //! The test compares a mixture of two normal distributions with one normal distribution by the
 //! Bayesian information criterion. The test also requires a minimum of Ashman's D (the distance of
-//! the two means in units of their standard deviations). The second condition is needed because two
-//! overlapping distributions also fit a skewed sample with one mode better.
+//! the two means in units of their standard deviations). The test needs this second condition,
+//! because a skewed sample with one mode also fits two overlapping distributions better than one
+//! distribution.
 
 use super::{mean, sorted, variance};
 use serde::Serialize;
@@ -24,8 +25,9 @@ const MIN_IN_MODE: f64 = 1.5;
 /// Minimum distance of two modes, as a fraction of the lower mean. A smaller difference may exist,
 /// but has no practical use.
 const MIN_DISTANCE: f64 = 0.05;
-/// Minimum standard deviation of a mode, as a fraction of that of the whole sample. Without it, an
-/// infinitely narrow mode would fit a single value infinitely well.
+/// Minimum standard deviation of a mode, as a fraction of the standard deviation of the whole
+/// sample. Without this minimum, an infinitely narrow mode would fit a single value infinitely
+/// well.
 const MIN_WIDTH: f64 = 0.05;
 const MAX_STEPS: usize = 500;
 
@@ -123,7 +125,8 @@ fn weighted(values: &[f64], weights: &[f64], least_sd: f64) -> Mode {
     Mode { mean, sd: variance.sqrt().max(least_sd), share: weight / values.len() as f64 }
 }
 
-/// Returns the density of a mixture at a value. Never 0, so that its logarithm is finite.
+/// Returns the density of a mixture at a value. The density is never 0, so that its logarithm is
+/// finite.
 fn density(modes: &[Mode], value: f64) -> f64 {
     let of = |mode: &Mode| {
         let distance = (value - mode.mean) / mode.sd;
@@ -177,8 +180,8 @@ mod tests {
             });
             assert!(share > 0.99, "{size}: {share}");
         }
-        // Like the allocations of three targets: the means differ by a third, with the noise of a
-        // shared system.
+        // Each sample is like the results of two allocations of three targets. The means differ by
+        // a third, with the noise of a shared system.
         let share = share_bimodal(200, || {
             let mut values = normal(&mut random, 50, 48.0, 2.0);
             values.extend(normal(&mut random, 50, 72.0, 3.0));

@@ -1,4 +1,4 @@
-//! A test whether a sample may come from a normal distribution.
+//! A test of whether a sample may come from a normal distribution.
 
 use super::{mean, sorted, variance};
 use crate::limits::MIN_JUDGED;
@@ -11,8 +11,8 @@ use std::sync::{Mutex, PoisonError};
 /// Number of random samples that approximate the distribution of the distance. The probability is
 /// then accurate to one percentage point.
 const DRAWS: usize = 4_000;
-/// Maximum size of these random samples. For larger sizes, the distribution of the distance times
-/// the square root of the size no longer changes.
+/// Maximum size of the random samples. For larger sizes, the distribution of the distance times the
+/// square root of the size no longer changes.
 const MAX_DRAWN: usize = 200;
 
 /// The result of the test.
@@ -54,8 +54,8 @@ fn distance(values: &[f64]) -> Option<f64> {
 
 /// Returns the fraction of normal samples of this size that have this distance or a larger one.
 fn probability(size: usize, distance: f64) -> f64 {
-    // Sorted distances of random samples, by sample size. No other lock is taken while this one is
-    // held.
+    // Sorted distances of random samples, by sample size. A thread that holds this lock takes no
+    // other lock.
     static DRAWN: Mutex<BTreeMap<usize, Vec<f64>>> = Mutex::new(BTreeMap::new());
     let mut drawn = DRAWN.lock().unwrap_or_else(PoisonError::into_inner);
     let distances = drawn.entry(size).or_insert_with(|| draw(size));

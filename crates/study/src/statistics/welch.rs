@@ -1,4 +1,4 @@
-//! A test whether two groups have the same mean.
+//! A test of whether two groups have the same mean.
 
 use super::{mean, variance};
 use serde::Serialize;

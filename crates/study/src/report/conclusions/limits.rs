@@ -36,7 +36,7 @@ struct Clients<'a> {
     experiment: &'a ExperimentReport,
     /// The values of the other factors, which the compared groups have in common.
     common: String,
-    /// The smallest number of client hosts that is as good as the best.
+    /// The smallest number of client hosts that is as good as the best number.
     enough: u32,
     is_fewest: bool,
     is_most: bool,
@@ -52,7 +52,7 @@ pub(super) fn draw(experiments: &[ExperimentReport]) -> Vec<Conclusion> {
             found.push(servers);
         }
     }
-    // Uses the experiment with the largest number of hosts: with fewer hosts, clients may be the
+    // Use the experiment that needs the most hosts, because in the others the clients may be the
     // limit.
     let mut most: Option<Clients<'_>> = None;
     for clients in experiments.iter().filter_map(clients) {
@@ -118,8 +118,8 @@ fn hosts(number: u32) -> String {
     if number == 1 { "one client host".to_owned() } else { format!("{number} client hosts") }
 }
 
-/// Finds the smallest number of client hosts that is as good as the best. With fewer hosts, the
-/// clients are the limit.
+/// Finds the smallest number of client hosts that is as good as the best number. With fewer hosts,
+/// the clients are the limit.
 fn clients(experiment: &ExperimentReport) -> Option<Clients<'_>> {
     let lines = lines(experiment, Factor::Hosts);
     let (common, line) =
@@ -137,8 +137,8 @@ fn clients(experiment: &ExperimentReport) -> Option<Clients<'_>> {
 
 /// Finds the limit of the servers. Compares allocations with the same number of targets on each
 /// server. If more targets on each server gain less than 15 %, the limit is the part that the
-/// targets share: the server or its link. If bandwidth grows at least half as fast as the number of
-/// targets, the targets are the limit.
+/// targets share: the server or its link. If bandwidth grows more than half as fast as the number
+/// of targets, the targets are the limit.
 fn servers(experiment: &ExperimentReport) -> Option<Servers<'_>> {
     let others = |it: &&Factor| !matches!(it, Factor::Count | Factor::Chooser);
     let others: Vec<Factor> = experiment.varied.iter().filter(others).copied().collect();
@@ -193,9 +193,8 @@ fn servers(experiment: &ExperimentReport) -> Option<Servers<'_>> {
     Some(Servers { experiment, limit, text, figures })
 }
 
-/// Describes how well bandwidth follows from the server with the most targets. If the link of a
-/// server is the limit, a file with the allocation (a,b) gets (a + b) / b times the bandwidth of
-/// one link.
+/// Describes how well the server with the most targets predicts bandwidth. If the link of a server
+/// is the limit, a file with the allocation (a,b) gets (a + b) / b times the bandwidth of one link.
 fn uneven_ones(means: &BTreeMap<MinMax, f64>, of_even: f64, figures: &mut Vec<Figure>) -> String {
     // A single target cannot be distributed evenly.
     let uneven = || means.iter().filter(|(it, _)| it.0 != it.1 && it.0 + it.1 > 1);
