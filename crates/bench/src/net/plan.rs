@@ -107,7 +107,7 @@ impl Server {
 }
 
 impl Plan {
-    /// Returns the plan of the transfers over one link with which this quantity is measured.
+    /// Returns the plan of the transfers over one link that measure this quantity.
     pub(crate) fn link(&self, measured: Measured) -> LinkPlan {
         let is_receiving = measured == Measured::Receive;
         match measured {

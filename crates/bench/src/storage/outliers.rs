@@ -171,9 +171,9 @@ fn chance_of_being_so_low(first: &[f64], second: &[f64]) -> f64 {
 /// Considers all orders of `n` values of a first list and `m` values of a second list. Returns the
 /// fraction of orders in which at most `above` pairs have the first value above the second.
 fn share_of_orders(n: usize, m: usize, above: usize) -> f64 {
-    // `shares[i][u]` counts orders of the values taken so far, of which `i` are from the first
-    // list. It counts the orders in which `u` pairs have the first value above the second. The
-    // counts are stored as fractions of all orders, since they would overflow any integer type.
+    // If `i` of the values taken so far are from the first list, `shares[i][u]` counts the orders
+    // of these values in which `u` pairs have the first value above the second. The counts are
+    // stored as fractions of all orders, since they would overflow any integer type.
     let mut shares = vec![vec![0.0; n * m + 1]; n + 1];
     shares[0][0] = 1.0;
     for taken in 1..=n + m {
