@@ -1,12 +1,14 @@
 //! Advice for the files of a directory, a file or a job (`skep advise`): stripe pattern, inline
 //! bytes, number of processes.
 //!
-//! An [`Observation`] holds what is known: sizes of files, their pattern, the load that the
-//! services have measured, the accesses that Darshan has recorded. Each rule needs a part of it and
-//! stays silent without that part, so no advice rests on a guess. [`advise`] returns the advice
-//! with its figures, and [`pattern_text`] the pattern that follows from it.
+//! An [`Observation`] holds the known figures: sizes of files, their pattern, the load that the
+//! services have measured, and the accesses that Darshan has recorded. Each rule needs some of
+//! these figures and gives no advice without them, so no advice rests on a guess. [`advise`]
+//! returns the advice with its figures. [`pattern_text`] returns the pattern that follows from the
+//! advice.
 //!
-//! Pure: no I/O and no clock. Does not own how the parts are obtained (`ctl`).
+//! The module is pure: it does no I/O and reads no clock. It does not collect the figures (`ctl`
+//! does).
 
 mod darshan;
 mod files;
@@ -24,7 +26,7 @@ use std::collections::BTreeMap;
 /// The known figures of files and their load.
 #[derive(Debug, Clone, Default)]
 pub struct Observation {
-    /// The sizes of the files. Empty without a path.
+    /// The sizes of the files. Empty if the user names no path.
     pub sizes: Sizes,
     /// The pattern of the file, or of new files in the directory.
     pub layout: Option<Layout>,
@@ -34,26 +36,27 @@ pub struct Observation {
     pub load: Option<Load>,
     /// The accesses of a program, as Darshan has recorded them.
     pub accesses: Option<Accesses>,
-    /// Storage targets of the cluster.
+    /// Number of storage targets of the cluster.
     pub targets: usize,
-    /// Servers that have these targets.
+    /// Number of servers that have storage targets.
     pub servers: usize,
 }
 
 /// The parts of a stripe pattern that the rules compare.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Layout {
-    /// First bytes of each file that are in metadata.
+    /// Number of bytes at the beginning of each file that are stored in metadata.
     pub inline_bytes: u64,
-    /// Number of targets of the first bytes in storage.
+    /// Number of targets of the first component in storage.
     pub narrow: usize,
     /// Offset from which a file has [`Self::width`] targets.
     pub wide_from: u64,
-    /// Number of targets of the last bytes.
+    /// Number of targets of the last component.
     pub width: usize,
-    /// Number of targets that the pattern requests for them. The cluster may have fewer.
+    /// Number of targets that the pattern requests for the last component. The cluster may have
+    /// fewer.
     pub wanted: usize,
-    /// Chunk size of the last bytes.
+    /// Chunk size of the last component.
     pub chunk_bytes: u64,
     /// Smallest and largest number of the file's targets on one server. `None` for the pattern of
     /// new files.
@@ -88,7 +91,7 @@ impl Layout {
         }
     }
 
-    /// Returns the numbers of targets in the words of a pattern.
+    /// Returns the numbers of targets in the syntax of pattern texts.
     fn counts(&self) -> String {
         let width = match self.wanted {
             MAX_STRIPE_WIDTH.. => "all".to_owned(),
@@ -118,20 +121,20 @@ fn per_server(component: &Component, map: &ClusterMap) -> Option<(usize, usize)>
 /// The load of a job or of a whole cluster in an interval, as the services have counted it.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize)]
 pub struct Load {
-    /// Length of the interval.
+    /// Length of the interval in seconds.
     pub seconds: f64,
-    /// Requests to storage.
+    /// Number of requests to storage.
     pub storage_requests: u64,
-    /// Requests to metadata.
+    /// Number of requests to metadata.
     pub metadata_requests: u64,
-    /// Bytes of file data, both ways.
+    /// Bytes of file data that were read or written.
     pub bytes: u64,
-    /// Time from the arrival of the storage requests to their replies, added up.
+    /// Sum of the times from the arrival of each storage request to its reply, in seconds.
     pub storage_busy_seconds: f64,
 }
 
 impl Load {
-    /// Adds the rows of [`crate::rows`] for one cause, or for all causes.
+    /// Adds up rows of [`crate::rows`], such as the rows of one job or of the whole cluster.
     pub fn of<'a>(rows: impl IntoIterator<Item = &'a crate::Row>, seconds: f64) -> Self {
         let mut load = Self { seconds, ..Self::default() };
         for row in rows {
@@ -156,7 +159,7 @@ impl Load {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Subject {
-    /// The first bytes of each file in metadata.
+    /// The number of inline bytes of each file.
     InlineBytes,
     /// The number of targets of a file.
     Targets,
@@ -164,20 +167,20 @@ pub enum Subject {
     ChunkSize,
     /// The policy that chooses targets.
     Chooser,
-    /// The program, or the number of its processes. No pattern changes it.
+    /// The program, or the number of its processes. No pattern changes them.
     Program,
 }
 
-/// One advice.
+/// One piece of advice.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Advice {
-    /// The part of the pattern, or the program, that it changes.
+    /// The part of the pattern that the advice changes, or the program.
     pub subject: Subject,
-    /// The present value.
+    /// The current value.
     pub present: String,
-    /// The proposed value. For a pattern, in the words of a pattern.
+    /// The proposed value. A value for a pattern is in the syntax of pattern texts.
     pub proposed: String,
-    /// The figures from which it follows.
+    /// The figures from which the advice follows.
     pub why: String,
     /// The expected effect, with figures.
     pub expected: String,
@@ -185,7 +188,7 @@ pub struct Advice {
 
 /// Returns the pattern for new files that follows from advice, as a text that `skep entry set`
 /// accepts. `None` means that no advice changes the pattern. `own` is the pattern of the directory
-/// itself: its other parts are kept.
+/// itself. The result has the parts of `own` that no advice changes.
 pub fn pattern_text(advice: &[Advice], own: Option<&Layout>) -> Option<String> {
     let proposed = |subject: Subject| {
         advice.iter().find(|it| it.subject == subject).map(|it| it.proposed.as_str())
@@ -198,7 +201,7 @@ pub fn pattern_text(advice: &[Advice], own: Option<&Layout>) -> Option<String> {
         Some(bytes) => bytes.to_owned(),
         None => words(own.map_or(0, |it| it.inline_bytes)),
     };
-    // The chunk size stands in each component.
+    // A pattern text repeats the chunk size in each component.
     let chunk = match (proposed(Subject::ChunkSize), own) {
         (Some(size), _) => format!(",chunk-size={size}"),
         (None, Some(own)) if own.chunk_bytes > 0 => {
@@ -227,7 +230,7 @@ pub fn pattern_text(advice: &[Advice], own: Option<&Layout>) -> Option<String> {
     Some(parts.join("/").trim_start_matches(',').to_owned())
 }
 
-/// Formats a number of bytes in the words of a pattern: 4KiB.
+/// Formats a number of bytes in the syntax of pattern texts, such as `4KiB`.
 pub(crate) fn words(bytes: u64) -> String {
     const UNITS: [(u64, &str); 3] = [(1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")];
     match UNITS.iter().find(|(unit, _)| bytes > 0 && bytes.is_multiple_of(*unit)) {

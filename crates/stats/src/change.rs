@@ -5,16 +5,16 @@ use skep_metrics::{BUCKETS, HistogramValue};
 use skep_wire::node::{Statistics, StatisticsSeries};
 use std::collections::HashMap;
 
-/// Id of the account that holds the figures of all causes without an account of their own.
+/// Id of the account that holds the figures of all causes of load without an account of their own.
 pub const LEFT_OUT: &str = "other";
 
 /// The change of a series.
 #[derive(Debug)]
 pub(crate) struct Change<'a> {
     pub(crate) series: &'a StatisticsSeries,
-    /// Growth of a counter or of the sum of a histogram. For gauges, not used.
+    /// Growth of a counter or of the sum of a histogram. Not used for gauges.
     pub(crate) growth: i64,
-    /// Durations that a histogram has counted.
+    /// Durations that a histogram has counted between the replies.
     pub(crate) durations: Option<HistogramValue>,
 }
 
@@ -31,21 +31,21 @@ fn label<'a>(series: &'a StatisticsSeries, name: &str) -> &'a str {
 fn histogram(series: &StatisticsSeries) -> HistogramValue {
     let mut value = HistogramValue { sum_ns: series.value as u64, ..HistogramValue::default() };
     for (bucket, count) in &series.buckets {
-        // A newer service may have more buckets: their durations count as very long.
+        // A newer service may have more buckets. Durations in these buckets count as very long.
         value.buckets[usize::from(*bucket).min(BUCKETS - 1)] += count;
     }
     value
 }
 
-/// Returns the seconds between two replies of one service. With no earlier reply, or one of an
-/// earlier process, returns `None`.
+/// Returns the seconds between two replies of one service. Returns `None` if there is no earlier
+/// reply, or if an earlier process sent it.
 pub(crate) fn seconds(before: Option<&ServiceFigures>, now: &ServiceFigures) -> Option<f64> {
     let before = comparable(before, now)?;
     let span = now.statistics.moment_ns.checked_sub(before.moment_ns)?;
     (span > 0).then_some(span as f64 / 1e9)
 }
 
-/// Returns the earlier reply if it is of the same process.
+/// Returns the earlier reply if the same process sent it.
 fn comparable<'a>(
     before: Option<&'a ServiceFigures>,
     now: &ServiceFigures,
@@ -54,11 +54,12 @@ fn comparable<'a>(
     (before.incarnation == now.statistics.incarnation).then_some(before)
 }
 
-/// Returns the changes of all series since `before`. If the process has started since, or `before`
-/// is `None`, the changes are those since the start of the process.
+/// Returns the changes of all series since `before`. If `before` is `None` or from an earlier
+/// process, the changes are counted from the start of the process.
 ///
-/// An account of load that was replaced by another moves its figures to the account [`LEFT_OUT`].
-/// These figures are not new load, so this function subtracts them from the change of [`LEFT_OUT`].
+/// When a service replaces an account of load, it moves the figures of the old account to the
+/// account [`LEFT_OUT`]. These figures are not new load, so this function subtracts them from the
+/// change of [`LEFT_OUT`].
 pub(crate) fn changes<'a>(
     before: Option<&ServiceFigures>,
     now: &'a ServiceFigures,

@@ -6,7 +6,8 @@
 //! requests went, and names the causes of slowness. [`advise`] proposes stripe patterns.
 //! [`operation`] explains the time of one operation from its records.
 //!
-//! Pure: no I/O and no clock. Does not own the requests to the services or the output.
+//! The crate is pure: it does no I/O and reads no clock. It does not own the requests to the
+//! services or the output.
 
 pub mod advise;
 mod change;

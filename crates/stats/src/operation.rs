@@ -1,7 +1,8 @@
-//! Where the time of one operation went, in words: from the record of its mount, which has the
-//! times of all its requests, and from the records of services.
+//! Explains in words where the time of one operation went. The sources are the record of its mount,
+//! which has the times of all its requests, and the records of services.
 //!
-//! Pure. Does not own the records (`skep_metrics`, `skep_wire::traces`) or the search for them.
+//! The module is pure. It does not own the records (`skep_metrics`, `skep_wire::traces`) or the
+//! search for records.
 
 mod attribution;
 mod usual;
@@ -18,11 +19,11 @@ use skep_wire::traces::TraceRecord;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-/// Parts of the time below this share of the whole are left out.
+/// A report leaves out parts of the time below this share of the duration.
 const SMALLEST_SHARE: f64 = 0.005;
 /// Maximum number of requests in a report. The report has the requests that took longest.
 const MAX_REQUESTS: usize = 12;
-/// Maximum number of operations in a list of the slowest.
+/// Maximum number of operations in a list of the slowest operations.
 pub const MAX_SLOWEST: usize = 3;
 
 /// A part of the time of an operation.
@@ -32,14 +33,14 @@ pub struct Part {
     pub share: f64,
     /// Time in milliseconds.
     pub ms: f64,
-    /// The target at which the time was spent. Zero means the mount.
+    /// Id of the target at which the time was spent. Zero means the mount.
     pub target: u32,
     /// Name of the stage, as in the metrics; `link` for the way to the target and back.
     pub stage: String,
-    /// The part in words.
+    /// Description of the part in words.
     pub what: String,
-    /// The usual time of such requests in this stage at all targets of the kind, in milliseconds.
-    /// `None` if it is unknown.
+    /// The usual time of the same requests in this stage, over all targets of this kind, in
+    /// milliseconds. `None` if it is unknown.
     pub usual_ms: Option<f64>,
 }
 
@@ -48,7 +49,7 @@ pub struct Part {
 pub struct RequestLine {
     /// Kind of the request.
     pub request: String,
-    /// The target. Zero means the node itself.
+    /// Id of the target. Zero means a service without a target.
     pub target: u32,
     /// Name of the target.
     pub place: String,
@@ -57,7 +58,7 @@ pub struct RequestLine {
     pub begin_ms: Option<f64>,
     /// Duration in milliseconds.
     pub ms: f64,
-    /// Whether it failed.
+    /// Whether the request failed.
     pub is_failed: bool,
 }
 
@@ -80,7 +81,7 @@ pub struct OperationReport {
     pub ended_us: u64,
     /// Duration in milliseconds.
     pub ms: f64,
-    /// Whether it failed.
+    /// Whether the operation failed.
     pub is_failed: bool,
     /// The parts of the duration, the longest first.
     pub parts: Vec<Part>,
@@ -94,7 +95,7 @@ pub struct OperationReport {
     pub unreachable: Vec<String>,
 }
 
-/// A slow operation, for a list of the slowest.
+/// A slow operation, for a list of the slowest operations.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SlowOperation {
     /// The trace id in hexadecimal digits.
@@ -115,7 +116,8 @@ fn milliseconds(us: u64) -> f64 {
     us as f64 / 1e3
 }
 
-/// Returns the record that covers the whole operation: that of the mount, or the longest one.
+/// Returns the record that covers the whole operation: the record of the mount, or else the longest
+/// record.
 fn whole(records: &[TraceRecord]) -> Option<&TraceRecord> {
     records.iter().max_by_key(|it| (it.service == "mount", it.duration_us))
 }
@@ -217,8 +219,8 @@ fn kind_of(map: &ClusterMap, target: u32) -> Option<TargetKind> {
     map.targets.iter().find(|it| it.id.raw() == target).map(|it| it.kind)
 }
 
-/// Returns the longest requests of the operation in the order of their begin, and the number of
-/// others. Requests between services come last.
+/// Returns the longest requests of the operation in the order of their begin, and the number of all
+/// other requests. Requests between services come last.
 fn requests(
     whole: &TraceRecord,
     records: &[TraceRecord],
@@ -240,7 +242,8 @@ fn requests(
             is_failed: call.is_failed,
         })
         .collect();
-    // The mount has the times of its own requests. The others are of services for this operation.
+    // The record of the mount has the times of its own requests. Any other record is of a request
+    // that a service sent for this operation.
     let is_known = |record: &TraceRecord| {
         let is_same = |line: &RequestLine| {
             line.target == record.target.raw() && line.request == record.operation

@@ -5,11 +5,11 @@ use crate::{Round, ServiceFigures};
 use skep_metrics::HistogramValue;
 use std::collections::BTreeMap;
 
-/// Requests whose purpose is to wait for an event. Their time does not show load, so means and
-/// percentiles of nodes and targets leave it out.
+/// Kinds of requests whose purpose is to wait for an event. Their time does not show load, so means
+/// and percentiles of nodes and targets leave these requests out.
 pub(crate) const LONG_POLLS: [&str; 2] = ["wait_notifications", "get_map"];
 
-/// The objects that the rows stand for.
+/// The kind of objects that the rows describe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum By {
     /// Services.
@@ -46,26 +46,26 @@ impl By {
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Row {
     /// Identifies the object: a node id, a target id, the name of an operation, a node id of a
-    /// client, a user id, a group id or the number of a job. `other` stands for all that were left
-    /// out.
+    /// client, a user id, a group id or the number of a job. `other` stands for all objects that
+    /// were left out.
     pub id: String,
     /// The service that was loaded: `metadata` or `storage`. Empty for sums over services.
     pub service: String,
     /// Number of operations.
     pub operations: u64,
-    /// Number of failed operations. Not counted by client, user, group or job.
+    /// Number of failed operations. Services do not count these for a client, user, group or job.
     pub errors: u64,
     /// Bytes of file data that were read.
     pub read_bytes: u64,
     /// Bytes of file data that were written.
     pub written_bytes: u64,
-    /// Time from the arrival of the requests to their replies, added up, in nanoseconds.
+    /// Sum of the times from the arrival of each request to its reply, in nanoseconds.
     pub busy_ns: u64,
-    /// Requests that wait now. Only by node and target.
+    /// Number of requests that wait now. Known only for nodes and targets.
     pub queued: i64,
-    /// Requests that are being executed now. Only by node and target.
+    /// Number of requests that are being executed now. Known only for nodes and targets.
     pub busy: i64,
-    /// Durations of the operations. Not counted by client, user, group or job.
+    /// Durations of the operations. Services do not count these for a client, user, group or job.
     pub durations: HistogramValue,
     /// Operations in each second.
     pub operations_per_second: f64,
@@ -100,7 +100,7 @@ impl Row {
     /// Returns the mean duration of the operations in nanoseconds, or zero if there were none.
     pub fn mean_ns(&self) -> u64 {
         let measured = match self.durations.count() {
-            // Causes of load have no histogram.
+            // Rows of clients, users, groups and jobs have no histogram.
             0 => self.operations,
             count => count,
         };
@@ -109,14 +109,14 @@ impl Row {
 }
 
 /// Returns the load between two rounds, heaviest first. With no earlier round, returns the load
-/// since the start of each service, and no rates. A service that has no earlier reply, or has
-/// started since, has no rates either.
+/// since the start of each service, and no rates. A service that has started since the earlier
+/// round has no rates either. A service without a reply in the earlier round is left out.
 pub fn rows(by: By, before: Option<&Round>, now: &Round) -> Vec<Row> {
     tables(&[by], before, now).pop().unwrap_or_default()
 }
 
-/// Returns the rows of several divisions of the same load, as [`rows`] does for one. Compares the
-/// rounds only once.
+/// Returns the rows of several divisions of the same load, as [`rows`] does for one division.
+/// Compares the rounds only once.
 pub fn tables(divisions: &[By], before: Option<&Round>, now: &Round) -> Vec<Vec<Row>> {
     let mut tables: Vec<Table> = divisions.iter().map(|_| Table::new()).collect();
     for figures in now {
@@ -178,7 +178,7 @@ fn rows_of_service(by: By, now: &ServiceFigures, changes: &[Change<'_>]) -> Tabl
     rows
 }
 
-/// Returns the service of a metric of operations, and the metric's name after it.
+/// Returns the service of a metric of operations, and the rest of the metric's name.
 fn operation_metric(metric: &str) -> Option<(&str, &str)> {
     let (service, rest) = metric.strip_prefix("skep_")?.split_once('_')?;
     ["management", "metadata", "storage"].contains(&service).then_some((service, rest))
@@ -194,7 +194,7 @@ fn key_of_operation(by: By, now: &ServiceFigures, change: &Change<'_>) -> Option
     (!id.is_empty()).then(|| (id, service.to_owned()))
 }
 
-/// Adds the change of one series to a row. `is_measured` is whether the durations of the requests
+/// Adds the change of one series to a row. `is_measured` means that the durations of the requests
 /// count.
 fn count(row: &mut Row, change: &Change<'_>, is_measured: bool) {
     let growth = u64::try_from(change.growth).unwrap_or(0);

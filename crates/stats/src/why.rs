@@ -1,12 +1,14 @@
-//! Why a cluster is slow: where the time of requests went, and the causes, in words with figures.
+//! Explains why a cluster is slow: where the time of requests went, and the causes, in words with
+//! figures.
 //!
 //! [`Evidence`] holds the measured times of a span. [`explain`] divides the time of the requests in
 //! a [`Scope`] into phases and compares each target with its peers. The rules for causes
-//! ([`causes()`]) have one place, here: `skep why`, `skep health check`, the findings of the
-//! monitor and its page use them.
+//! ([`causes()`]) are only in this module. `skep why`, `skep health check`, the findings of the
+//! monitor and its page use these rules.
 //!
-//! Does not own the problems that the cluster map shows by itself (`skep_cluster::problems`).
-//! `docs/design/0017-why.md` has the reasons for the rules and their thresholds.
+//! The module does not own the problems that the cluster map shows by itself
+//! (`skep_cluster::problems`). `docs/design/0017-why.md` has the reasons for the rules and their
+//! thresholds.
 
 mod cause;
 mod causes;

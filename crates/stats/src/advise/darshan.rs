@@ -1,5 +1,6 @@
-//! The text that `darshan-parser` prints for the log of a program: header, and one line for each
-//! counter of a file. Only the counters of POSIX calls that the rules need are read.
+//! Parses the text that `darshan-parser` prints for the log of a program. The text has a header,
+//! and one line for each counter of a file. The parser reads only the counters of POSIX calls that
+//! the rules need.
 
 use serde::Serialize;
 use skep_types::{Error, ErrorCode, Result};
@@ -7,7 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// The rank of records about files that all processes have used.
 const ALL_PROCESSES: &str = "-1";
-/// The counters of the four most frequent lengths of accesses, and of their numbers.
+/// The counters of the four most frequent access lengths, each with the counter of the accesses
+/// that have this length.
 const LENGTHS: [(&str, &str); 4] = [
     ("POSIX_ACCESS1_ACCESS", "POSIX_ACCESS1_COUNT"),
     ("POSIX_ACCESS2_ACCESS", "POSIX_ACCESS2_COUNT"),
@@ -22,19 +24,19 @@ pub struct Accesses {
     pub processes: u64,
     /// Duration of the program in seconds.
     pub seconds: f64,
-    /// Files that several processes have used.
+    /// Number of files that several processes have used.
     pub shared_files: u64,
-    /// Files that one process has used.
+    /// Number of files that only one process has used.
     pub own_files: u64,
-    /// Bytes in shared files.
+    /// Bytes that the processes have read or written in shared files.
     pub shared_bytes: u64,
-    /// Bytes in all files.
+    /// Bytes that the processes have read or written in all files.
     pub bytes: u64,
-    /// Reads and writes.
+    /// Number of read calls and write calls.
     pub calls: u64,
     /// The most frequent length of an access, and the share of the accesses with this length.
     pub usual_length: Option<(u64, f64)>,
-    /// Share of the accesses that begin at the end of the one before, or behind it.
+    /// Share of the accesses that begin at or after the end of the previous access.
     pub sequential: f64,
 }
 
@@ -50,11 +52,11 @@ pub fn parse(text: &str) -> Result<Accesses> {
     };
     let Some(processes) = header("# nprocs:") else {
         return refuse(
-            "this is no output of darshan-parser: it has no line '# nprocs:'; run `darshan-parser \
+            "the text is not from darshan-parser: the line '# nprocs:' is missing; run `darshan-parser \
              LOG >FILE`, and name FILE",
         );
     };
-    // For each file and rank: the values of the counters.
+    // The values of the counters for each file and rank.
     let mut records: BTreeMap<(&str, &str), BTreeMap<&str, u64>> = BTreeMap::new();
     for line in text.lines().filter(|line| line.starts_with("POSIX\t")) {
         let fields: Vec<&str> = line.split('\t').collect();

@@ -1,6 +1,6 @@
 //! The sizes of many files, in classes.
 
-/// Number of classes: a class for each power of two.
+/// Number of classes. There is one class for each power of two.
 const CLASSES: usize = 64;
 
 /// Numbers and bytes of files by size. Class `n` has the files of at most 2^n bytes that are in no
@@ -19,7 +19,7 @@ impl Default for Sizes {
 }
 
 impl Sizes {
-    /// Adds a file.
+    /// Adds a file of `size` bytes.
     pub fn add(&mut self, size: u64) {
         let class = size
             .max(1)

@@ -1,29 +1,31 @@
-//! The rules of advice. Each one has its thresholds above it.
+//! The rules of advice, and their thresholds.
 
 use super::{Accesses, Advice, Load, Observation, Sizes, Subject, words};
 
-/// Sizes of inline bytes that are proposed: larger ones burden the log of metadata.
+/// Numbers of inline bytes that advice may propose. Larger numbers would burden the log of
+/// metadata.
 const INLINE_SIZES: [u64; 3] = [4 << 10, 8 << 10, 16 << 10];
-/// Files that a rule about sizes needs.
+/// Minimum number of files for advice about inline bytes.
 const FEWEST_FILES: u64 = 100;
 /// Share of the files that must fit into the inline bytes.
 const FITTING: f64 = 0.75;
-/// Share of the files below which inline bytes are only a burden.
+/// If a smaller share of the files fits into the inline bytes, these bytes are only a burden.
 const NOT_FITTING: f64 = 0.1;
-/// Files of this size are large.
+/// Size in bytes above which a file is large.
 const LARGE: u64 = 256 << 20;
-/// Requests below which the statistics are no base for advice.
+/// Minimum number of storage requests for advice about the program.
 const FEWEST_REQUESTS: u64 = 100;
-/// Storage requests below this mean length cost more for themselves than for their bytes.
+/// Mean length in bytes below which the overhead of a storage request exceeds the cost of its
+/// bytes.
 const SHORT: u64 = 64 << 10;
-/// The largest chunk size that is proposed.
+/// The largest chunk size that advice may propose.
 const LARGEST_CHUNK: u64 = 16 << 20;
-/// Requests in progress per target at which more processes only wait.
+/// Number of requests in progress per target above which more processes only wait.
 const BUSY: f64 = 4.0;
-/// Requests in progress per target below which targets are idle most of the time.
+/// Number of requests in progress per target below which targets are idle most of the time.
 const IDLE: f64 = 0.5;
 
-/// Returns the advice for an observation, at most one for each subject except the program.
+/// Returns the advice for an observation, at most one piece for each subject except the program.
 pub fn advise(seen: &Observation) -> Vec<Advice> {
     let mut advice = Vec::new();
     advice.extend(inline_bytes(seen));
@@ -39,7 +41,7 @@ fn percent(share: f64) -> String {
     format!("{:.0} %", share * 100.0)
 }
 
-/// Small files belong into metadata; no others do.
+/// Proposes inline bytes if most files are small, and none if hardly any file fits into them.
 fn inline_bytes(seen: &Observation) -> Option<Advice> {
     let (sizes, layout) = (&seen.sizes, seen.layout?);
     if sizes.count() < FEWEST_FILES {
@@ -77,7 +79,8 @@ fn inline_bytes(seen: &Observation) -> Option<Advice> {
     })
 }
 
-/// Few large or shared files need all targets; many files of many processes need one each.
+/// Proposes all targets for large or shared files, and one target per file if many processes have
+/// files of their own.
 fn targets(seen: &Observation) -> Option<Advice> {
     let layout = seen.layout?;
     if seen.targets < 2 {
@@ -89,7 +92,8 @@ fn targets(seen: &Observation) -> Option<Advice> {
     let shared = seen.accesses.as_ref().and_then(of_shared_files).or_else(|| of_writers(seen));
     let large = || of_large_files(&seen.sizes);
     let why = shared.or_else(large)?;
-    // A file of all targets from the present border on is as fast as one of all from its beginning.
+    // A file that has all targets only from some offset on is as fast as a file that has all
+    // targets from its beginning.
     if layout.width >= seen.targets {
         return None;
     }
@@ -108,7 +112,8 @@ fn targets(seen: &Observation) -> Option<Advice> {
     })
 }
 
-/// Processes with files of their own use all targets at once with one target per file.
+/// Proposes one target per file if many processes have files of their own. Together, these files
+/// use all targets.
 fn of_own_files(accesses: &Accesses, seen: &Observation) -> Option<Advice> {
     let layout = seen.layout?;
     let own_bytes = accesses.bytes - accesses.shared_bytes;
@@ -159,7 +164,8 @@ fn of_large_files(sizes: &Sizes) -> Option<String> {
     })
 }
 
-/// Servers with unequal numbers of a file's targets: the one with most sets the rate.
+/// Proposes another chooser if a file has fewer targets on one server than on another. The server
+/// with the most targets limits the rate.
 fn balance(seen: &Observation) -> Option<Advice> {
     let layout = seen.layout?;
     let (fewest, most) = layout.per_server?;
@@ -182,7 +188,7 @@ fn balance(seen: &Observation) -> Option<Advice> {
     })
 }
 
-/// Accesses of processes to shared files should meet one target each.
+/// Proposes a larger chunk size, so that each access to a shared file reaches only one target.
 fn chunk_size(seen: &Observation) -> Option<Advice> {
     let (layout, accesses) = (seen.layout?, seen.accesses.as_ref()?);
     let (length, share) = accesses.usual_length?;
@@ -210,7 +216,7 @@ fn chunk_size(seen: &Observation) -> Option<Advice> {
     })
 }
 
-/// Short requests to storage: the program should use larger buffers.
+/// Proposes larger buffers for a program that sends short requests to storage.
 fn short_requests(load: &Load) -> Option<Advice> {
     let mean = load.bytes / load.storage_requests.max(1);
     if load.storage_requests < FEWEST_REQUESTS || mean == 0 || mean >= SHORT {
@@ -225,7 +231,8 @@ fn short_requests(load: &Load) -> Option<Advice> {
     })
 }
 
-/// Compares the mean number of requests in progress (Little's law) with that of targets.
+/// Proposes more or fewer processes by the mean number of requests in progress at each target
+/// (Little's law).
 fn processes(load: &Load, targets: usize) -> Option<Advice> {
     if load.storage_requests < FEWEST_REQUESTS || targets == 0 || load.seconds <= 0.0 {
         return None;

@@ -1,4 +1,4 @@
-//! Cases of each rule: figures, and the advice that follows.
+//! Tests each rule with figures, and the advice that follows from these figures.
 
 use super::*;
 use skep_types::ClusterId;
@@ -26,12 +26,13 @@ fn files(groups: &[(u64, u64)]) -> Sizes {
     sizes
 }
 
-/// Returns subject and proposed value of each advice.
+/// Returns the subject and the proposed value of each piece of advice.
 fn proposals(seen: &Observation) -> Vec<(Subject, String)> {
     advise(seen).into_iter().map(|it| (it.subject, it.proposed)).collect()
 }
 
-/// Checks the only advice.
+/// Checks that there is one piece of advice, with this subject and proposed value, and with `words`
+/// in its text.
 fn check(seen: &Observation, subject: Subject, proposed: &str, words: &[&str]) {
     let advice = advise(seen);
     assert_eq!(proposals(seen), [(subject, proposed.to_owned())], "{advice:?}");
@@ -55,7 +56,7 @@ fn sizes_are_counted_by_powers_of_two() {
 }
 
 #[test]
-fn nothing_known_gives_no_advice() {
+fn too_few_figures_give_no_advice() {
     assert_eq!(advise(&Observation::default()), []);
     assert_eq!(advise(&seen(DEFAULT)), []);
     let sizes = files(&[(99, 1024)]);
@@ -63,7 +64,7 @@ fn nothing_known_gives_no_advice() {
 }
 
 #[test]
-fn small_files_are_proposed_for_metadata() {
+fn inline_bytes_are_proposed_for_small_files() {
     let small = |groups: &[(u64, u64)]| Observation { sizes: files(groups), ..seen(DEFAULT) };
     let words = ["80 % of 200 files", "160 chunk files less", "1.7 times"];
     check(&small(&[(160, 1000), (40, 9000)]), Subject::InlineBytes, "4KiB", &words);
@@ -75,14 +76,14 @@ fn small_files_are_proposed_for_metadata() {
 }
 
 #[test]
-fn inline_bytes_without_small_files_are_refused() {
+fn no_inline_bytes_are_proposed_for_large_files() {
     let inline = Layout { inline_bytes: 4096, ..DEFAULT };
     let sizes = files(&[(5, 100), (195, 1 << 20)]);
     check(&Observation { sizes, ..seen(inline) }, Subject::InlineBytes, "0", &["2 % of 200"]);
 }
 
 #[test]
-fn large_and_shared_files_are_proposed_for_all_targets() {
+fn all_targets_are_proposed_for_large_and_shared_files() {
     let narrow = Layout { width: 2, wide_from: 0, narrow: 2, ..DEFAULT };
     let large = || files(&[(4, 1 << 30), (50, 1 << 20)]);
     let words = ["256MiB", "4.0 times", "from 2 to 8 targets"];
@@ -99,7 +100,7 @@ fn large_and_shared_files_are_proposed_for_all_targets() {
 }
 
 #[test]
-fn unequal_servers_are_named_with_the_lost_share() {
+fn uneven_targets_on_servers_are_named_with_the_lost_rate() {
     let uneven = Layout { width: 4, per_server: Some((1, 3)), ..DEFAULT };
     check(&seen(uneven), Subject::Chooser, "balanced", &["has 3 of the 4", "1.5 times", "67 %"]);
     for even in [(2, 2), (1, 2)] {
@@ -107,7 +108,7 @@ fn unequal_servers_are_named_with_the_lost_share() {
     }
 }
 
-/// The output of darshan-parser for these records: rank, file, counter, value.
+/// Returns the output of darshan-parser for records of rank, file, counter and value.
 fn log(processes: u64, records: &[(&str, &str, &str, u64)]) -> String {
     let mut text =
         format!("# darshan log version: 3.41\n# nprocs: {processes}\n# run time: 20.5\n");
@@ -150,7 +151,7 @@ fn texts_that_are_no_darshan_logs_are_refused() {
     let refused = |text: &str| parse_darshan(text).unwrap_err().context().to_owned();
     assert!(refused("hello").contains("run `darshan-parser LOG >FILE`"));
     assert!(refused("# nprocs: 4\n").contains("no record"));
-    // Values that do not fit are left out.
+    // A sum that does not fit into 64 bits becomes the largest number.
     let text = log(1, &[("0", "7", "POSIX_WRITES", u64::MAX), ("0", "7", "POSIX_READS", 9)]);
     assert_eq!(parse_darshan(&text).unwrap().calls, u64::MAX);
 }
@@ -199,7 +200,7 @@ fn load(requests: u64, bytes: u64, busy_seconds: f64) -> Observation {
 }
 
 #[test]
-fn requests_in_progress_say_whether_more_processes_help() {
+fn requests_in_progress_decide_the_number_of_processes() {
     let more = load(10_000, 10_000 << 20, 20.0);
     let words = ["10000 requests of 2.0 ms in 10 s", "up to 4 times"];
     check(&more, Subject::Program, "more processes, or more clients", &words);
@@ -209,7 +210,7 @@ fn requests_in_progress_say_whether_more_processes_help() {
 }
 
 #[test]
-fn short_requests_are_named() {
+fn larger_buffers_are_proposed_for_short_requests() {
     let words = ["10000 requests moved 40960000 bytes", "40 requests"];
     check(
         &load(10_000, 10_000 << 12, 100.0),
@@ -220,7 +221,7 @@ fn short_requests_are_named() {
 }
 
 #[test]
-fn pattern_keeps_parts_without_advice() {
+fn pattern_parts_without_advice_stay_unchanged() {
     let advice = |subject, proposed: &str| Advice {
         subject,
         present: String::new(),

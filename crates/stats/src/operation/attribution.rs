@@ -1,9 +1,9 @@
-//! Divides the duration of an operation by the places at which it was spent.
+//! Divides the duration of an operation among the places at which the time was spent.
 //!
 //! At each moment of the operation some of its requests are open. Requests that are open at the
-//! same time share that time equally, so all parts together are the duration. The time of a request
-//! is divided by the stages that its target has measured; the rest is the way to the target and
-//! back. Clocks of different hosts are never compared.
+//! same time share that time equally, so the sum of all parts is the duration. The time of a
+//! request is divided among the stages that its target has measured. The rest is the time of the
+//! way to the target and back. Clocks of different hosts are never compared.
 
 use super::{Place, request_name};
 use skep_metrics::Stage;
@@ -14,7 +14,8 @@ use std::collections::BTreeMap;
 #[derive(Debug, Clone, Default, PartialEq)]
 pub(super) struct Time {
     pub(super) us: f64,
-    /// The requests that spent it, by kind. A request that shares its time counts as a part of one.
+    /// The requests that spent this time, by kind. A request that shares its time with other
+    /// requests counts as a fraction of a request.
     pub(super) requests: BTreeMap<String, f64>,
 }
 
@@ -38,7 +39,8 @@ pub(super) fn attribute(record: &TraceRecord) -> BTreeMap<Place, Time> {
         add_call(&mut times, call, *share);
     }
     let own = (all - shares.iter().sum::<f64>()).max(0.0);
-    // The mount's thread also runs while requests are open. That time is a part of theirs.
+    // The thread of the mount also runs while requests are open. That time is a part of the
+    // requests' time.
     let running = f64::from(record.stages.processing_us).min(own);
     for (is_running, us) in [(true, running), (false, own - running)] {
         times.entry(Place::Mount { is_running }).or_default().us += us;
@@ -70,13 +72,13 @@ fn shares(record: &TraceRecord) -> Vec<f64> {
     shares
 }
 
-/// Divides the `share` of a request by the stages at its target.
+/// Divides the `share` of a request among the stages at its target.
 fn add_call(times: &mut BTreeMap<Place, Time>, call: &TraceCall, share: f64) {
     let target = call.target.raw();
     let duration = f64::from(call.duration_us).max(1.0);
     let stages = call.stages.map_or([0; Stage::ALL.len()], |it| it.to_array()).map(f64::from);
     let at_target: f64 = stages.iter().sum();
-    // Both hosts round their times, so the stages may be longer than the request by a little.
+    // Both hosts round their times, so all stages together may be slightly longer than the request.
     let part = share / duration.max(at_target);
     let mut add = |place, us: f64| {
         if us > 0.0 {

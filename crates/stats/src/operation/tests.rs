@@ -45,7 +45,7 @@ fn explained(records: &[TraceRecord]) -> OperationReport {
 }
 
 #[test]
-fn time_is_divided_by_the_stages_of_the_requests() {
+fn time_is_divided_among_the_stages_of_the_requests() {
     let synced = StageTimes { processing_us: 10, log_sync_us: 820, ..StageTimes::default() };
     let record = of_mount(1000, 70, vec![call(46, 1, 50, 900, synced)]);
     let report = explained(&[record]);
@@ -72,14 +72,14 @@ fn time_is_divided_by_the_stages_of_the_requests() {
 #[test]
 fn simultaneous_requests_share_their_time() {
     let disk = |us| StageTimes { disk_us: us, ..StageTimes::default() };
-    // From 0 to 400 both are open, then only the second one.
+    // Both requests are open from 0 to 400 us, then only the second request.
     let calls = vec![call(98, 4, 0, 400, disk(400)), call(46, 1, 0, 1000, disk(1000))];
     let report = explained(&[of_mount(1000, 0, calls)]);
     assert_eq!(shares(&report), [(1, "disk", 80), (4, "disk", 20)]);
 }
 
 #[test]
-fn request_beyond_its_operation_counts_to_the_end_only() {
+fn time_of_a_request_after_its_operation_does_not_count() {
     let calls = vec![
         call(98, 4, 500, 4_000_000_000, StageTimes::default()),
         TraceCall { stages: None, ..call(98, 4, u32::MAX, u32::MAX, StageTimes::default()) },
@@ -89,7 +89,7 @@ fn request_beyond_its_operation_counts_to_the_end_only() {
 }
 
 #[test]
-fn without_a_mount_the_longest_request_is_explained() {
+fn longest_request_is_explained_without_a_mount_record() {
     let request = |target, operation: &str, duration_us, stages| TraceRecord {
         trace: TRACE,
         service: "metadata".into(),
@@ -137,7 +137,7 @@ fn usual_time_is_the_mean_of_all_targets_of_the_kind() {
 }
 
 #[test]
-fn slowest_operations_are_named_once_by_their_mount() {
+fn slowest_operations_appear_once_by_their_mount_record() {
     let slow = |trace, duration_us| TraceRecord {
         trace,
         ..of_mount(duration_us, duration_us as u32, Vec::new())

@@ -8,7 +8,7 @@ use skep_types::TargetKind;
 use skep_wire::node::StatisticsSeries;
 use std::collections::BTreeMap;
 
-/// Fewest requests from which a mean is computed.
+/// Minimum number of requests for a mean.
 const FEWEST: u64 = 16;
 
 /// The time of all requests of one kind.
@@ -66,7 +66,7 @@ impl Usual {
     }
 
     /// Returns the mean time of requests of a kind in a stage, in microseconds. `None` if there
-    /// were too few.
+    /// were too few requests.
     pub(super) fn us(&self, kind: TargetKind, request: &str, stage: StageNumber) -> Option<f64> {
         let sum = self.0.get(&(service(kind), request.to_owned()))?;
         (sum.requests >= FEWEST).then(|| sum.stages_ns[stage] / 1e3 / sum.requests as f64)

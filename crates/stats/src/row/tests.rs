@@ -65,7 +65,8 @@ fn restarted_services_count_from_zero_and_new_ones_are_skipped() {
 #[test]
 fn replaced_accounts_do_not_count_as_new_load() {
     let before = vec![service(1, 1, vec![load("1000", 50), load("1001", 40), load("1002", 9)])];
-    // User 1001 was replaced after 5 more operations; 1002 was replaced and came back.
+    // The account of user 1001 was replaced after 5 more operations. The account of user 1002 was
+    // replaced, and created again.
     let after = vec![load("1000", 60), load("1002", 2), load("1003", 1), load("other", 54)];
     let now = vec![service(1, 2, after)];
     let users = rows(By::User, Some(&before), &now);

@@ -1,8 +1,8 @@
-//! The type of causes, and the limits of the rules that find them (`causes`).
+//! The type of a cause, and the thresholds of the rules that find causes (`causes`).
 
 use skep_cluster::problems::Severity;
 
-/// Thresholds at which a target counts as slow. The monitor has settings for them.
+/// Thresholds at which a target counts as slow. The monitor has settings for these thresholds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Thresholds {
     /// A target is slow if its requests take this many times as long as requests to its peers.
@@ -35,6 +35,6 @@ pub struct Cause {
     pub is_over: bool,
     /// The object and the fact, with figures.
     pub what: String,
-    /// The effect until it is repaired, and the way out for an administrator.
+    /// The effect of the cause until it is repaired, and the remedy for an administrator.
     pub remedy: String,
 }

@@ -1,8 +1,8 @@
-//! The causes of slowness: disks, logs, links, load of one user or one directory, and clients that
-//! hold others up.
+//! The causes of slowness: disks, logs, links, load of one user or one directory, and silent
+//! clients that make other clients wait.
 //!
 //! Each rule needs a fact that only its cause explains, so that a cluster under heavy but even load
-//! has no cause. Pure: no I/O and no clock.
+//! has no cause. The module is pure: it does no I/O and reads no clock.
 
 use super::cause::{Cause, Thresholds};
 use super::comparison::{Comparison, log_syncs, of_kind, stage};
@@ -15,13 +15,13 @@ use skep_metrics::Stage;
 use skep_types::{ClusterMap, TargetId, TargetKind};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Fewest requests for a judgement of a disk or a log.
+/// Minimum number of requests for a judgement of a disk or a log.
 const FEWEST: u64 = 3;
-/// With only one peer, a slow disk must be slower than the peer by this additional factor: the peer
-/// may also be an unusually fast disk.
+/// With only one peer, a slow disk must be slower than the peer by this additional factor, since
+/// the peer may be an unusually fast disk.
 const ONE_PEER_FACTOR: u64 = 2;
 /// Mean time of a log sync at which a log without peers counts as slow. A working disk takes less
-/// time, also under load.
+/// time, even under load.
 const SLOW_ALONE_NS: u64 = 200_000_000;
 
 /// Returns the causes of slowness that the evidence proves.
@@ -41,7 +41,8 @@ pub fn causes(evidence: &Evidence, map: &ClusterMap, thresholds: &Thresholds) ->
         found.extend(slow_log(map, &metadata, (*id, target), thresholds));
         found.extend(silent_clients(map, *id, target));
     }
-    // The data of requests also arrive late at a target whose thread waits for its disk.
+    // The data of requests also arrive late at a target whose thread waits for its disk. So the
+    // rule for links ignores targets with a slow disk.
     found.extend(slow_links(evidence, map, &slow));
     found.extend(heavy_load(&metadata, map));
     found

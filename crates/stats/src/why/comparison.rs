@@ -3,17 +3,17 @@
 //!
 //! A comparison leaves out load that slows all targets alike, such as many writers. Kinds of
 //! requests are compared one by one, since a sync takes longer than a read. Requests with more data
-//! may take longer in proportion, so a target that gets larger requests than a peer is compared
-//! with the time that the peer would take for that amount.
+//! may take longer in proportion. So a target that gets larger requests than a peer is compared
+//! with the time that the peer would take for this amount of data.
 
 use super::evidence::{Evidence, TargetEvidence, Times};
 use skep_metrics::Stage;
 use skep_types::{ClusterMap, TargetKind};
 use std::collections::BTreeMap;
 
-/// Fewest requests of one kind for which a target counts as a peer.
+/// Minimum number of requests of one kind that a peer must have handled.
 const FEWEST_OF_PEER: u64 = 3;
-/// The kind of requests that write back what requests of another kind have written.
+/// A request of the kind `SYNC` writes back the data of requests of the kind `WRITE`.
 const SYNC: &str = "sync_chunk";
 const WRITE: &str = "write_chunk";
 
@@ -55,7 +55,8 @@ fn amount(target: &TargetEvidence, kind: &str) -> u64 {
 }
 
 /// Returns the time that a request at a peer would take with as much data as a request at the
-/// judged target. A small request may take as long as a large one, so the time never shrinks.
+/// target under examination. A small request may take as long as a large one, so the result is
+/// never shorter than `peer_ns`.
 fn for_amount(peer_ns: u64, own: (u64, u64), peer: (u64, u64)) -> u64 {
     let ((own_bytes, own_requests), (peer_bytes, peer_requests)) = (own, peer);
     let own_share = u128::from(own_bytes) * u128::from(peer_requests);
@@ -66,8 +67,8 @@ fn for_amount(peer_ns: u64, own: (u64, u64), peer: (u64, u64)) -> u64 {
     u64::try_from(u128::from(peer_ns).saturating_mul(own_share) / peer_share).unwrap_or(u64::MAX)
 }
 
-/// Compares the time of a target's requests in one stage. `None` means that no peer handled such
-/// requests.
+/// Compares the time of a target's requests in one stage. `None` means that no peer handled
+/// requests of the same kinds.
 pub(super) fn stage(
     targets: &BTreeMap<u32, &TargetEvidence>,
     id: u32,
@@ -96,8 +97,8 @@ pub(super) fn stage(
     Some(Comparison { own_ns: mean(own_ns)?, peers_ns: mean(peers_ns)?, requests, peers })
 }
 
-/// Compares the syncs of the log of a metadata target. `None` means that it has synced nothing, or
-/// that it has no peers that did.
+/// Compares the syncs of the log of a metadata target. `None` means that the target has synced
+/// nothing, or that no peer has synced its log often enough.
 pub(super) fn log_syncs(targets: &BTreeMap<u32, &TargetEvidence>, id: u32) -> Option<Comparison> {
     let (requests, own_ns) = targets.get(&id)?.log_syncs;
     let others = targets.iter().filter(|(other, _)| **other != id);

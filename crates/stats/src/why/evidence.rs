@@ -1,7 +1,7 @@
 //! Evidence: the measured times of a span, from two replies of each service.
 //!
-//! Evidence of adjacent spans can be added up, so the monitor keeps short spans and explains long
-//! ones. Does not own the judgement of the figures (`causes`).
+//! Evidence of adjacent spans can be added up, so the monitor stores the evidence of short spans
+//! and explains long spans. The module does not judge the figures (`causes` does).
 
 use super::traffic::{Interval, Traffic, bound};
 use crate::change::{Change, LEFT_OUT, changes, seconds};
@@ -11,16 +11,17 @@ use skep_metrics::{STAGES, Stage};
 use std::collections::BTreeMap;
 
 /// Maximum number of clients that the evidence of a target names. The same limit holds for users
-/// and for directories. All others are merged into the entry `other`, so sums stay exact.
+/// and for directories. All other clients, users or directories are merged into the entry `other`,
+/// so sums stay exact.
 pub const MAX_NAMED: usize = 16;
 
-/// Stages in which a metadata target's thread queues or processes a request.
+/// Stages in which a request is in the queue or in the thread of a metadata target.
 const HELD: [Stage; 2] = [Stage::Waiting, Stage::Processing];
 
 /// Times of requests of one kind.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Times {
-    /// Completed requests.
+    /// Number of completed requests.
     pub requests: u64,
     /// Bytes of file data in the requests and their replies.
     pub bytes: u64,
@@ -55,7 +56,7 @@ pub struct Link {
 /// Requests of one user.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Requests {
-    /// Completed requests.
+    /// Number of completed requests.
     pub count: u64,
     /// Time that the requests have spent in the queue of the target and in the batches that handled
     /// these requests.
@@ -102,7 +103,7 @@ pub struct TargetEvidence {
     pub users: BTreeMap<String, Requests>,
     /// Requests by directory.
     pub directories: BTreeMap<String, u64>,
-    /// Syncs of the log: their number, and their time.
+    /// Syncs of the log: their number, and the sum of their times in nanoseconds.
     pub log_syncs: (u64, u64),
     /// Time in which the thread of a metadata target was not idle.
     pub working_ns: u64,
@@ -142,8 +143,8 @@ impl TargetEvidence {
         self.bound();
     }
 
-    /// Keeps the [`MAX_NAMED`] heaviest clients, users and directories, and the clients that were
-    /// silent last.
+    /// Limits the named clients, users and directories to the [`MAX_NAMED`] heaviest. Limits the
+    /// silent clients to the [`MAX_NAMED`] that were silent most recently.
     fn bound(&mut self) {
         let weight = |link: &Link| {
             link.times.stages_ns.iter().fold(0_u64, |sum, ns| sum.saturating_add(*ns))
@@ -205,7 +206,7 @@ pub(super) fn interval_of(targets: &BTreeMap<u32, TargetEvidence>) -> Interval {
 /// The measured times of a span.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Evidence {
-    /// Length of the span: the longest of all targets.
+    /// Length of the span: the longest span of all targets.
     pub span_ns: u64,
     /// The evidence of each target, by target id.
     pub targets: BTreeMap<u32, TargetEvidence>,
@@ -214,8 +215,9 @@ pub struct Evidence {
 }
 
 impl Evidence {
-    /// Returns the evidence between the replies that `before` returns for a node id, and a later
-    /// round. A service without an earlier reply of the same process contributes nothing.
+    /// Returns the evidence between an earlier reply of each service and the later round `now`.
+    /// `before` returns the earlier reply for a node id. A service without an earlier reply of the
+    /// same process contributes nothing.
     pub fn since<'a>(before: impl Fn(u32) -> Option<&'a ServiceFigures>, now: &Round) -> Self {
         let mut evidence = Self::default();
         for figures in now {
@@ -254,7 +256,7 @@ impl Evidence {
         self.span_ns = self.span_ns.saturating_add(later.span_ns);
         let silent = self.targets.values_mut().flat_map(|target| target.holders.values_mut());
         for holder in silent {
-            // Later evidence about the same client replaces this.
+            // Later evidence about the same client replaces this value.
             holder.ago_ns = holder.ago_ns.saturating_add(later.span_ns);
         }
         for (id, target) in &later.targets {

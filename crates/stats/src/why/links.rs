@@ -6,7 +6,7 @@
 //! at other servers. So a server that many clients use at once makes none of these clients look
 //! slow, and a slow client makes no server look slow.
 //!
-//! Does not own the figures (`traffic`).
+//! The module does not own the figures (`traffic`).
 
 use super::cause::Cause;
 use super::comparison::median;
@@ -17,16 +17,17 @@ use skep_cluster::problems::Severity;
 use skep_types::{ClusterMap, NodeId, Target, TargetKind};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Fewest bytes for a judgement of a link in an interval.
+/// Minimum number of bytes for the judgement of a link in an interval.
 const FEWEST_BYTES: u64 = 256 << 10;
-/// Fewest intervals in which a link must be slow, so that the rule does not report a short
+/// Minimum number of intervals in which a link must be slow. A single slow interval may be a short
 /// disturbance.
 const FEWEST_INTERVALS: usize = 2;
 /// Minimum time per MiB of a slow link. It corresponds to a rate of 52 MB/s.
 const SLOW_FROM_NS: u64 = 20_000_000;
 /// A link is slow if its data take this many times as long as data of the median peer.
 const FACTOR: u64 = 4;
-/// Rate below which a link without peers is slow: less than Fast Ethernet.
+/// Rate in bytes per second below which a link without peers is slow. This is the rate of Fast
+/// Ethernet.
 const SLOW_ALONE: u64 = 12_500_000;
 
 /// The end of a link: a client or a server, by node id.
@@ -36,11 +37,10 @@ enum End {
     Server(u32),
 }
 
-/// The traffic of one interval or of all intervals, added up in the ways in which links are
-/// compared.
+/// The traffic of one interval or of all intervals, added up by pair, by client and by server.
 #[derive(Debug, Default)]
 struct Links {
-    /// By client and server.
+    /// Traffic by client and server.
     pairs: BTreeMap<(u32, u32), Traffic>,
     clients: BTreeMap<u32, Traffic>,
     servers: BTreeMap<u32, Traffic>,
@@ -119,7 +119,8 @@ impl Links {
         })
     }
 
-    /// Whether most clients of a server that also use other servers move data faster there.
+    /// Considers the clients of a server that also use other servers. Whether most of these clients
+    /// move data faster at the other servers.
     fn is_slow_for_most_clients(&self, server: u32) -> bool {
         let own = self.pairs.iter().filter(|((_, it), _)| *it == server);
         let verdicts: Vec<bool> = own
@@ -155,14 +156,15 @@ fn median_of<'a, K: 'a>(links: impl Iterator<Item = (&'a K, &'a Traffic)>) -> Op
     median(judged.map(|(_, traffic)| traffic.ns_per_mib()).collect())
 }
 
-/// Returns the slow links. Targets in `without` are not judged.
+/// Returns the slow links, without judging the targets in `without`.
 pub(super) fn slow_links(
     evidence: &Evidence,
     map: &ClusterMap,
     without: &BTreeSet<u32>,
 ) -> Vec<Cause> {
     let mut sum = Interval::new();
-    // For each end, the number of intervals in which it was judged, and in which it was slow.
+    // For each end, the number of intervals with enough data for a judgement, and the number of
+    // intervals in which the end was slow.
     let mut counts: BTreeMap<End, (usize, usize)> = BTreeMap::new();
     for interval in &evidence.intervals {
         let links = Links::of(interval, map, without);

@@ -17,11 +17,11 @@ use skep_metrics::Stage;
 use skep_types::{ClusterMap, InodeId};
 use std::collections::BTreeMap;
 
-/// Busy share of the thread, in percent. At this share, a request waits as long as the thread works
-/// on it. This follows from the theory of queues with one server: with the busy share `r`, requests
-/// that arrive at random wait `r / (1 - r)` times the time of their work.
+/// Minimum busy share of the thread, in percent. At this share, a request waits as long as the
+/// thread works on it. This follows from the theory of queues with one server: with the busy share
+/// `r`, requests that arrive at random wait `r / (1 - r)` times the time of their work.
 const BUSY_PERCENT: u64 = 50;
-/// Fewest requests of a target, and fewest requests of others, for a judgement.
+/// Minimum number of requests of a target, and of requests of other users, for a judgement.
 const FEWEST_REQUESTS: u64 = 100;
 const FEWEST_OF_OTHERS: u64 = 3;
 /// Share of the requests in percent that one user or one directory must have.
@@ -35,7 +35,7 @@ pub(super) fn heavy_load(targets: &BTreeMap<u32, &TargetEvidence>, map: &Cluster
     targets.iter().filter_map(|(id, target)| load_of(targets, (*id, target), map)).collect()
 }
 
-/// Returns the entry with the highest count, if it has most of `all`.
+/// Returns the entry with the highest count, if its share of `all` is at least [`MOST_PERCENT`].
 fn most<'a>(counts: impl Iterator<Item = (&'a String, u64)>, all: u64) -> Option<(&'a str, u64)> {
     let named = counts.filter(|(id, _)| *id != LEFT_OUT);
     let (id, count) = named.max_by_key(|(_, count)| *count)?;
@@ -98,7 +98,7 @@ struct Load<'a> {
     works: String,
 }
 
-/// Returns the name of a directory, for people.
+/// Returns the name of a directory, for users.
 fn path_of(directory: &str) -> String {
     match directory.parse().map(InodeId::new) {
         Ok(inode) => format!("the directory with entry id {inode}"),
@@ -111,8 +111,8 @@ impl Load<'_> {
         count.saturating_mul(1_000_000_000) / self.target.span_ns.max(1)
     }
 
-    /// Returns the number of requests about names. Requests for attributes name no directory, and
-    /// programs send them for the names that they use.
+    /// Returns the number of requests about names. Requests for attributes do not count, since they
+    /// name no directory. Programs send such requests for the names that they use.
     fn about_names(&self) -> u64 {
         self.target.directories.values().fold(0_u64, |sum, count| sum.saturating_add(*count))
     }

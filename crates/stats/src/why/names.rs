@@ -1,4 +1,4 @@
-//! Names of objects and figures, for people.
+//! Formats names of objects and figures for users.
 
 use skep_types::text::escape_controls;
 use skep_types::{ClusterMap, NodeId, TargetId, TargetKind};
@@ -17,7 +17,7 @@ pub(crate) fn target(map: &ClusterMap, id: u32) -> String {
     format!("{kind} target {} on {node}", target.id)
 }
 
-/// Returns the name of a node, or its id if the map does not have it.
+/// Returns the name of a node, or its id if the map does not have the node.
 pub(super) fn node(map: &ClusterMap, id: NodeId) -> String {
     match map.node(id) {
         Some(node) => escape_controls(&node.name).into_owned(),

@@ -9,7 +9,7 @@ use skep_types::{ClusterMap, TargetKind};
 
 /// Requests that wait for a lock of a program.
 const WAIT_LOCK: &str = "wait_lock";
-/// Shares below this part of the whole are left out.
+/// A report leaves out phases below this share of the whole time.
 const SMALLEST_SHARE: f64 = 0.01;
 /// Maximum number of phases in a report.
 const MAX_PHASES: usize = 12;
@@ -23,14 +23,14 @@ pub struct Phase {
     pub target: u32,
     /// Name of the stage, as in the metrics; `lock` for locks of programs.
     pub stage: String,
-    /// The phase in words.
+    /// Description of the phase in words.
     pub what: String,
     /// Time of all requests in this phase.
     pub seconds: f64,
     /// Mean time of a request in this phase, or of a sync of the log, in milliseconds.
     pub each_ms: f64,
-    /// The same time at the median of the target's peers. `None` means that no peer handled such
-    /// requests.
+    /// The same time at the median of the target's peers. `None` means that no peer handled
+    /// requests of the same kinds.
     pub peers_ms: Option<f64>,
 }
 
@@ -51,8 +51,8 @@ pub(crate) fn words(what: Stage, kind: TargetKind, target: &str) -> String {
     }
 }
 
-/// Returns the phases of the requests at `targets`, the longest first, and their sum. With a
-/// client, only its requests count.
+/// Returns the phases of the requests at `targets`, the longest first, and their sum. If `client`
+/// is set, only requests of this client count.
 pub(super) fn phases(
     evidence: &Evidence,
     map: &ClusterMap,

@@ -43,7 +43,7 @@ pub struct Finding {
     pub object: String,
     /// The object and the fact.
     pub what: String,
-    /// The effect, and the way out.
+    /// The effect, and the remedy.
     pub remedy: String,
 }
 
@@ -52,16 +52,16 @@ pub struct Finding {
 pub struct Report {
     /// Length of the span.
     pub span_seconds: f64,
-    /// Completed requests.
+    /// Number of completed requests.
     pub requests: u64,
-    /// Time of the completed requests, added up.
+    /// Sum of the times of the completed requests.
     pub seconds: f64,
     /// The phases, the longest first.
     pub phases: Vec<Phase>,
-    /// The causes.
+    /// The causes of slowness, and the problems of targets.
     pub findings: Vec<Finding>,
     /// The slowest operations of the last minutes, as far as services have their records. The
-    /// caller adds them.
+    /// caller adds these operations.
     #[serde(default)]
     pub slowest: Vec<SlowOperation>,
     /// Services without figures, each with the reason.

@@ -1,4 +1,4 @@
-//! Tests of the rules with evidence that the test makes: each cause is found, and no other.
+//! Tests the rules with artificial evidence: each cause is found, and no other cause.
 
 use super::*;
 use skep_cluster::problems::Severity;
@@ -112,7 +112,7 @@ fn a_healthy_cluster_has_no_cause() {
     let mut uneven = healthy();
     change(&mut uneven, 4).kinds.insert("write_chunk".into(), times(100, Stage::Disk, 2 * MS));
     assert_eq!(found(&uneven), []);
-    // If all are slow alike, the load is the reason.
+    // If all targets are equally slow, the reason is the load.
     let mut loaded = healthy();
     for id in 3..=6 {
         change(&mut loaded, id)
@@ -155,18 +155,18 @@ fn target_with_larger_requests_is_not_slow() {
     for id in 3..=6 {
         let (bytes, ns) = if id == 4 { (MIB, 20 * MS) } else { (MIB / 16, 2 * MS) };
         change(&mut evidence, id).kinds.insert("write_chunk".into(), sized(100, bytes, ns));
-        // A sync writes back what was written before it.
+        // A sync writes back the data of the writes before it.
         let ns = if id == 4 { 100 * MS } else { 8 * MS };
         change(&mut evidence, id).kinds.insert("sync_chunk".into(), times(10, Stage::Disk, ns));
     }
     assert_eq!(found(&evidence), []);
-    // Smaller requests take no less time, so this is the disk.
+    // Smaller requests that take the same time prove that the disk is slow.
     change(&mut evidence, 4).kinds.insert("write_chunk".into(), sized(100, MIB / 64, 20 * MS));
     assert_eq!(found(&evidence), [("target-slow", "t4".to_owned())]);
 }
 
 #[test]
-fn slow_log_is_named_against_its_peer_or_alone() {
+fn slow_log_is_named_with_and_without_a_peer() {
     let mut evidence = healthy();
     change(&mut evidence, 2).log_syncs = (50, 50 * 30 * MS);
     assert_eq!(found(&evidence), [("log-sync-slow", "t2".to_owned())]);
@@ -245,12 +245,12 @@ fn transfers_to_several_targets_share_the_link_of_a_client() {
 }
 
 #[test]
-fn clients_of_a_server_that_many_use_have_no_slow_link() {
+fn clients_of_a_crowded_server_have_no_slow_link() {
     let mut evidence = healthy();
     for interval in &mut evidence.intervals {
         interval.clear();
     }
-    // Two clients share the link of server 3, and three others use server 4.
+    // Two clients share the link of server 3, and three other clients use server 4.
     for client in [8, 9] {
         set_link(&mut evidence, &[3], client, 5, 90);
     }
@@ -263,7 +263,7 @@ fn clients_of_a_server_that_many_use_have_no_slow_link() {
 
 #[test]
 fn busy_link_is_not_slow() {
-    // One client fills a link of 1 Gbit/s, the other one hardly writes.
+    // One client fills a link of 1 Gbit/s, and the other client hardly writes.
     let mut evidence = healthy();
     set_link(&mut evidence, &[3, 4, 5, 6], 8, 300, 35);
     set_link(&mut evidence, &[3, 4, 5, 6], 9, 1, 2);
@@ -303,7 +303,7 @@ fn busy_user_or_busy_directory_is_named_but_not_both() {
 }
 
 #[test]
-fn busy_thread_is_a_cause_only_while_others_wait() {
+fn busy_thread_is_a_cause_only_while_other_users_wait() {
     let mut evidence = healthy();
     let busy = change(&mut evidence, 1);
     busy.working_ns = 8 * SECOND;
@@ -320,7 +320,7 @@ fn busy_thread_is_a_cause_only_while_others_wait() {
 }
 
 #[test]
-fn silent_client_is_named_while_others_wait_for_it() {
+fn silent_client_is_named_while_other_clients_wait() {
     let mut evidence = healthy();
     let holder = Holder { silent_ns: 3 * SECOND, waits: 2, ago_ns: 0 };
     change(&mut evidence, 1).holders.insert(9, holder);
@@ -334,7 +334,7 @@ fn silent_client_is_named_while_others_wait_for_it() {
 }
 
 #[test]
-fn client_that_was_silent_earlier_is_not_named_as_silent() {
+fn client_that_was_silent_before_has_an_ended_cause() {
     let mut sum = healthy();
     let holder = Holder { silent_ns: 3 * SECOND, waits: 2, ago_ns: 0 };
     change(&mut sum, 1).holders.insert(9, holder);
@@ -344,7 +344,7 @@ fn client_that_was_silent_earlier_is_not_named_as_silent() {
     assert!(cause.is_over, "{cause:?}");
     let words = "client host-b:/mnt (n9) was silent from 13 s to 10 s ago; up to 2 requests of";
     assert!(cause.what.starts_with(words), "{}", cause.what);
-    // It is silent again.
+    // The client is silent again.
     let mut again = healthy();
     change(&mut again, 1).holders.insert(9, Holder { waits: 1, ..holder });
     sum.add(&again);
@@ -367,7 +367,7 @@ fn silent_clients_of_a_long_span_are_bounded() {
 }
 
 #[test]
-fn report_divides_the_time_and_leaves_out_other_scopes() {
+fn report_divides_the_time_of_its_scope_into_phases() {
     let mut evidence = healthy();
     change(&mut evidence, 5).kinds.insert("write_chunk".into(), times(50, Stage::Disk, 400 * MS));
     let explain = |scope: &Scope| explain(&evidence, &map(), scope, &Thresholds::default());

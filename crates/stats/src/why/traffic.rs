@@ -1,16 +1,17 @@
 //! The data that clients and targets have moved, in short intervals.
 //!
-//! The measure of a link is the number of bytes for each second *in which data moved*: the service
+//! The measure of a link is the number of bytes for each second *in which data moved*. The service
 //! counts the time of simultaneous transfers of a client once (`skep_load_moving_seconds`). So a
 //! client does not seem to have a slow link only because its own transfers wait for each other.
-//! Intervals are kept apart, so that a rule can demand that a link is slow in several of them.
+//! Intervals stay separate, so that a rule can require that a link is slow in several intervals.
 //!
-//! Does not own the judgement (`links`).
+//! The module does not judge links (`links` does).
 
 use std::collections::BTreeMap;
 
 const MIB: u64 = 1 << 20;
-/// Maximum number of intervals. More are merged in pairs, so evidence of minutes stays small.
+/// Maximum number of intervals. If there are more, neighbours are merged in pairs, so the evidence
+/// of several minutes stays small.
 pub(super) const MAX_INTERVALS: usize = 8;
 
 /// The data that moved between some clients and some targets.
@@ -23,7 +24,7 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    /// Adds traffic at other times.
+    /// Adds traffic of a later interval.
     pub(super) fn add_later(&mut self, later: Self) {
         self.bytes = self.bytes.saturating_add(later.bytes);
         self.moving_ns = self.moving_ns.saturating_add(later.moving_ns);
