@@ -17,7 +17,7 @@ pub(crate) struct MountEntry {
     pub(crate) kind: String,
 }
 
-/// Replaces the octal escapes with which mountinfo writes blanks in paths.
+/// Replaces the octal escapes that mountinfo writes for blanks in paths.
 fn unescape(text: &str) -> PathBuf {
     let bytes = text.as_bytes();
     let mut plain = Vec::with_capacity(bytes.len());

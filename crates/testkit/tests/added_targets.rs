@@ -1,11 +1,11 @@
-//! Targets that are added to running services: they serve at once, stay after a restart of the
-//! service, and can be taken out again without a restart.
+//! Targets that an administrator adds to running services. They serve at once, still serve after a
+//! restart of the service, and can be removed again without a restart.
 
 use skep_testkit::cluster::skep;
 use skep_testkit::{Cluster, PATIENCE, Scratch, Shape, files, schema, wait_for};
 use std::path::Path;
 
-/// Creates an empty file on all targets. Returns the number of its targets.
+/// Creates an empty file on all targets. Returns the number of targets that the file got.
 fn create_wide(cluster: &Cluster, name: &str) -> usize {
     let path = cluster.path().join(name);
     let text = path.display().to_string();
@@ -19,7 +19,7 @@ fn shown(path: &Path) -> String {
 
 /// Command: skep target add.
 #[test]
-fn an_added_target_serves_without_a_restart() {
+fn added_target_serves_without_a_service_restart() {
     let cluster = Cluster::start(Shape::small());
     let scratch = Scratch::new();
     let new = scratch.path().join("disk9/skep");
@@ -43,7 +43,7 @@ fn an_added_target_serves_without_a_restart() {
     schema::check("target-add", &added);
     let id = added["id"].to_string();
     let again = cluster.skep_json(&["target", "add", "storage-1", &shown(&new)]);
-    assert_eq!(again["id"], added["id"], "a repetition changes nothing");
+    assert_eq!(again["id"], added["id"], "a repeated command changes nothing");
     // The mount places files on the new target, and writes to it.
     wait_for("metadata places files by the new map", PATIENCE, || {
         (create_wide(&cluster, "wide") == 3).then_some(()).or_else(|| {
@@ -57,13 +57,13 @@ fn an_added_target_serves_without_a_restart() {
     assert!(chunks.count() > 0);
     assert_eq!(cluster.processes("storage")[0].pid, storage, "no restart");
 
-    // The service has the target again after a crash.
+    // The service opens the added target again after a crash.
     cluster.processes("storage")[0].kill();
     assert_eq!(files::read_to_string(cluster.path().join("wide")), text);
     let restarted = cluster.processes("storage")[0].pid;
     assert_ne!(restarted, storage);
 
-    // It leaves without a restart, after its files.
+    // The administrator removes the target without a restart, but only after its files.
     cluster.skep(&["config", "set", "heartbeat", "500ms"]);
     cluster.skep(&["target", "set-state", &id, "closed"]);
     let refused = cluster.try_skep(&["target", "remove", &id]).expect_failure();
@@ -76,7 +76,7 @@ fn an_added_target_serves_without_a_restart() {
     assert_eq!(create_wide(&cluster, "narrow"), 2);
     assert_eq!(cluster.processes("storage")[0].pid, restarted, "no restart");
     assert!(cluster.skep(&["health", "check"]).contains("The cluster is healthy."));
-    // The service does not bring it back.
+    // A restarted service does not serve the removed target again.
     cluster.processes("storage")[0].kill();
     files::write(cluster.path().join("narrow"), &text);
     assert_eq!(cluster.target_ids("storage").len(), 2);

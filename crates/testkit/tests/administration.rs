@@ -61,7 +61,7 @@ fn log_levels_change_in_running_services_and_mounts() {
     let one: Vec<String> = levels(&[&client, "default"]);
     assert_eq!(one, ["info"]);
 
-    // Signals set the level of a client that does not reply.
+    // Signals set the log level of a client that does not reply.
     let clients = cluster.skep_json(&["client", "list"]);
     let pid = clients[0]["pid"].to_string();
     let kill = |signal: &str| {
@@ -82,8 +82,7 @@ fn log_levels_change_in_running_services_and_mounts() {
     cluster.stop();
 }
 
-/// Regression test: a mount kept the lease that applied when it was mounted, and ignored later
-/// settings.
+/// Regression test: a mount used the lease duration from its start, and ignored later settings.
 #[test]
 fn existing_mounts_adopt_a_shorter_lease() {
     let mut cluster = Cluster::start(Shape::small());
@@ -109,7 +108,7 @@ fn existing_mounts_adopt_a_shorter_lease() {
         (opens() == json!(0)).then_some(())
     });
     wait_for("and management forgets it", PATIENCE, || (clients() == 1).then_some(()));
-    // The remaining mount has kept its session throughout.
+    // The remaining mount still has its first session.
     files::write(cluster.path().join("alive"), "x");
     let log = files::read_to_string(cluster.data().join("logs/mount.log"));
     assert!(!log.contains("was lost"), "{log}");
@@ -118,7 +117,7 @@ fn existing_mounts_adopt_a_shorter_lease() {
 
 /// Command: skep client list, skep client files, skep session list, skep lock list, skep entry who.
 #[test]
-fn clients_open_files_and_locks_are_listed() {
+fn open_files_and_locks_of_clients_are_listed() {
     let mut cluster = Cluster::start(Shape { metadata_targets: 2, ..Shape::small() });
     let second = cluster.mount(Transport::Device);
     let path = second.path().join("open");
@@ -240,7 +239,7 @@ fn evicted_client_loses_its_opens_and_locks() {
     assert_eq!(files::read(cluster.path().join("held")), b"oursle");
     drop(held);
 
-    // The evicted mount joins the cluster again on its own, as a new client.
+    // The evicted mount joins the cluster again without help, as a new client.
     let second_id = wait_for("it is back", PATIENCE, || {
         Some(client()?["id"].clone()).filter(|id| *id != first)
     });
@@ -258,7 +257,7 @@ fn evicted_client_loses_its_opens_and_locks() {
     });
     let data = cluster.data().display().to_string();
     let evicted = cluster::skep(["client", "evict", &second_id.to_string(), "--cluster", &data]);
-    // The client's lease may have expired before the eviction.
+    // The command may fail, because the client's lease may have expired before the eviction.
     assert!(
         evicted.status.success() || evicted.stderr.contains("skep node list"),
         "{}",
@@ -279,7 +278,7 @@ fn refusal(cluster: &Cluster, arguments: &[&str]) -> String {
 
 /// Command: skep config list, skep config get, skep config set.
 #[test]
-fn settings_change_live_and_wrong_values_are_refused_by_name() {
+fn settings_change_at_run_time_and_refuse_wrong_values() {
     let cluster = Cluster::start(Shape::small());
     let settings = cluster.skep_json(&["config", "list"]);
     let names: Vec<_> = settings.list().iter().map(|it| &it["name"]).collect();

@@ -1,5 +1,5 @@
-//! Advice from the figures of a real cluster: small files, large files in a directory with few
-//! targets, the load of a job, and the log of a program.
+//! `skep advise` on a real cluster. It examines small files, large files in a directory with few
+//! targets, the load of a job, and the Darshan log of a program.
 
 use serde_json::Value;
 use skep_testkit::program::finish;
@@ -22,7 +22,7 @@ fn refused(arguments: &[&str]) -> String {
     cluster::skep([&["advise"], arguments].concat()).expect_failure()
 }
 
-/// Returns the only advice of a report.
+/// Returns the advice of a report that must have exactly one.
 fn only(report: &Value) -> &Value {
     let advice = report["advice"].as_array().expect("a list");
     assert_eq!(advice.len(), 1, "{report:#}");
@@ -36,7 +36,7 @@ fn start() -> Cluster {
 
 /// Command: skep advise.
 #[test]
-fn directory_of_small_files_gets_inline_bytes() {
+fn advice_for_a_directory_of_small_files_is_inline_bytes() {
     let cluster = start();
     let directory = cluster.path().join("small");
     files::create_dir(&directory);
@@ -62,7 +62,7 @@ fn directory_of_small_files_gets_inline_bytes() {
 }
 
 #[test]
-fn large_files_get_all_targets_and_keep_other_parts() {
+fn advice_for_large_files_keeps_other_parts_of_the_pattern() {
     let cluster = start();
     let directory = cluster.path().join("large");
     files::create_dir(&directory);
@@ -93,10 +93,10 @@ fn large_files_get_all_targets_and_keep_other_parts() {
 }
 
 #[test]
-fn load_of_one_slow_writer_asks_for_more_processes() {
+fn advice_for_one_slow_writer_is_more_processes() {
     let cluster = start();
     let file = cluster.path().join("file");
-    // One process, which waits for each request.
+    // Run one process, which waits for each of its requests.
     let mut dd = Command::new("dd");
     dd.args(["if=/dev/zero", "bs=256K", "count=400000", "oflag=direct"]);
     dd.arg(format!("of={}", file.display())).stdout(Stdio::null()).stderr(Stdio::null());
@@ -115,7 +115,7 @@ fn load_of_one_slow_writer_asks_for_more_processes() {
 }
 
 #[test]
-fn advice_is_refused_with_the_reason() {
+fn advise_refuses_wrong_arguments_with_the_reason() {
     let cluster = start();
     let file = cluster.path().join("file");
     files::write(&file, "x");

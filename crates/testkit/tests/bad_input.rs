@@ -1,5 +1,5 @@
-//! Bad input of all kinds. Skep refuses each input with a message that names the input and a hint
-//! how to fix it, and damages nothing.
+//! Bad input of all kinds. Skep refuses each input with a message that names the input and has a
+//! hint on how to fix it. The input damages nothing.
 
 use rustix::fs::{CWD, FileType, Mode, OFlags, XattrFlags, mknodat, setxattr};
 use skep_testkit::cluster::{program, skep};
@@ -19,7 +19,8 @@ use std::time::Duration;
 /// Time limit of each command. It is shorter than in other tests, because Skep refuses bad input
 /// at once.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Maximum time until a log has used up its preallocated space and finds the disk full.
+/// Maximum time until a metadata log has used up its preallocated space and the service notices the
+/// full disk.
 const FULL_PATIENCE: Duration = Duration::from_secs(300);
 
 /// Checks that a message contains all of `words`.
@@ -48,7 +49,7 @@ fn mount_with(scratch: &Scratch, token: &str) -> String {
 }
 
 #[test]
-fn a_wrong_token_is_refused() {
+fn mount_with_a_wrong_token_is_refused() {
     let (cluster, scratch) = (Cluster::start(Shape::small()), Scratch::new());
     let good = token(&cluster);
     let (key, address) = good.split_once('@').expect("a token names an address");
@@ -63,7 +64,7 @@ fn a_wrong_token_is_refused() {
 }
 
 #[test]
-fn a_token_of_another_cluster_is_refused() {
+fn mount_with_a_token_of_another_cluster_is_refused() {
     let (cluster, other, scratch) =
         (Cluster::start(Shape::small()), Cluster::start(Shape::small()), Scratch::new());
     let (here, there) = (token(&cluster), token(&other));
@@ -72,8 +73,8 @@ fn a_token_of_another_cluster_is_refused() {
     check_message(&mount_with(&scratch, &format!("{key}@{address}")), &["cluster"]);
 }
 
-/// As in other file systems, a mount point must be a directory, and the mount hides the directory's
-/// contents.
+/// As in other file systems, a mount point must be a directory. A mount hides the contents of this
+/// directory.
 #[test]
 fn unusable_mount_point_is_refused_by_name() {
     let (mut cluster, scratch) = (Cluster::start(Shape::small()), Scratch::new());
@@ -110,19 +111,19 @@ fn crc32c(bytes: &[u8]) -> u32 {
     !crc
 }
 
-/// Returns the first frame of a connection that offers the protocol versions `oldest` to `newest`,
-/// and the secret with this id. The test builds the frame from docs/protocol, without Skep's own
-/// code.
+/// Returns the first frame of a connection, which offers the protocol versions `oldest` to `newest`
+/// and the secret with the id `secret`. The test builds the frame from docs/protocol, without
+/// Skep's own code.
 fn hello(cluster: [u8; 16], oldest: u16, newest: u16, secret: u64) -> Vec<u8> {
     let mut body = cluster.to_vec();
     body.extend(oldest.to_le_bytes());
     body.extend(newest.to_le_bytes());
-    // The sender is a client without an id. It connects to the node itself (target 0) on no
-    // channel. The nonce follows.
+    // The next fields mean that the sender is a client without an id, and that it connects to the
+    // node itself (target 0) without a channel. Then comes the nonce.
     body.extend([4, 0, 0, 0, 0, 0, 0, 0, 0]);
     body.extend([0; 8]);
     body.extend([7; 16]);
-    // The number of secrets, and their ids.
+    // The number of secrets, and then the id of each.
     body.extend(1_u32.to_le_bytes());
     body.extend(secret.to_le_bytes());
     let mut frame = b"SKEP\x80\0\0\0".to_vec();
@@ -150,7 +151,7 @@ fn ask(address: &str, frame: &[u8]) -> (u16, String) {
 }
 
 #[test]
-fn newer_peer_is_refused_unless_it_supports_our_version() {
+fn newer_peer_is_refused_unless_it_supports_the_same_version() {
     let cluster = Cluster::start(Shape::small());
     let token = token(&cluster);
     let (key, address) = token.split_once('@').expect("a token names an address");
@@ -165,11 +166,12 @@ fn newer_peer_is_refused_unless_it_supports_our_version() {
     let (status, text) = ask(address, &hello(id, 7, 9, secret));
     assert_ne!(status, 0);
     check_message(&text, &["7 to 9", "upgrade"]);
-    // A client that offers the current and the next version gets a challenge.
+    // A client that offers the current and the next protocol version gets a challenge.
     assert_eq!(ask(address, &hello(id, 1, 2, secret)).0, 0);
 }
 
-/// Stops a cluster. Returns the processes of its services of one role, with their command lines.
+/// Stops a cluster. Returns the processes of its services with the role `role`, with their command
+/// lines.
 fn stopped(cluster: &Cluster, role: &str) -> Vec<Process> {
     let found = wait_for("services to look at", PATIENCE, || {
         let found = cluster.processes(role);
@@ -180,7 +182,7 @@ fn stopped(cluster: &Cluster, role: &str) -> Vec<Process> {
 }
 
 /// Starts a stopped service with its old command line, in which `change` has replaced some
-/// arguments. The start must fail; returns the error message.
+/// arguments. The start must fail. Returns the error message.
 fn start_again(process: &Process, change: impl Fn(&mut Vec<String>)) -> String {
     let mut arguments = process.arguments[1..].to_vec();
     change(&mut arguments);
@@ -194,7 +196,7 @@ fn port_in_use_is_refused_by_number() {
     let address = taken.local_addr().expect("it has an address").to_string();
     let token = cluster.data().join("management/join-token").display().to_string();
     for role in ["management", "metadata", "storage"] {
-        // A second service on the same host, whose settings name a port that is already in use.
+        // Start a second service on the same host. Its settings name a port that is already in use.
         let scratch = Scratch::new();
         let directory = scratch.join("service").display().to_string();
         let target = scratch.join("target").display().to_string();
@@ -218,7 +220,8 @@ fn error_for_a_foreign_target_directory_names_its_path() {
     let own = cluster.data().join("storage-1/t1").display().to_string();
     let second = cluster.data().join("storage-1/t2").display().to_string();
     let foreign = other.data().join("storage-1/t1").display().to_string();
-    // The service would serve a second target, so the first one is its only target.
+    // Remove the second target from the command line, because the service would start and serve
+    // that target.
     let swap = |with: &str| {
         let with = with.to_owned();
         let (own, second) = (own.clone(), second.clone());
@@ -232,7 +235,8 @@ fn error_for_a_foreign_target_directory_names_its_path() {
         }
     };
     check_message(&start_again(&storage, swap(&foreign)), &[&foreign, "cluster"]);
-    // A directory whose disk is not mounted must not be used as an empty target.
+    // An empty directory may be the mount point of a disk that is not mounted. So the service must
+    // not use it as an empty target.
     let blank = cluster.data().join("blank");
     files::create_dir(&blank);
     let blank = blank.display().to_string();
@@ -246,7 +250,7 @@ fn error_for_a_foreign_target_directory_names_its_path() {
     cluster.stop();
 }
 
-/// Writes a file until no space is left, and checks that it contains exactly the acknowledged
+/// Writes a file until no space is left. Checks that the file contains exactly the acknowledged
 /// writes. Returns the length of the file.
 fn fill(path: &Path) -> usize {
     let mut random = Random::new(5);
@@ -282,7 +286,7 @@ fn full_target_reports_no_space_and_recovers() {
     let first = fill(&cluster.path().join("large"));
     assert!(first > 50 << 20, "{first} bytes fitted");
     assert!(files::read(&before).iter().all(|byte| *byte == 9));
-    // Removing files frees space, and is never refused for lack of space.
+    // The removal of a file frees space. It never fails for lack of space.
     files::remove_file(cluster.path().join("large"));
     wait_for("free space is reported again", PATIENCE, || {
         fs::write(cluster.path().join("after"), vec![8; 20 << 20]).ok()
@@ -303,20 +307,20 @@ fn with_metadata_on(disk: &Path) -> Cluster {
     cluster
 }
 
-/// Uses up all the space of a disk.
+/// Uses up all free space of a disk.
 fn take_all(path: &Path) {
     let mut file = files::create(path);
     for block in [1 << 20, 4096] {
         let zeros = vec![0; block];
         while file.write_all(&zeros).is_ok() {}
-        // The file system now releases the space that it reserved for this file; use up that space
-        // too.
+        // This sync makes the file system release the space that it reserved for this file. The
+        // next iteration uses up that space too.
         files::sync_all(&file);
     }
 }
 
-/// Checks that the target refuses new data as soon as it notices the full disk, and only with
-/// ENOSPC.
+/// Waits until the metadata target notices the full disk and refuses new entries. Checks that its
+/// only error is ENOSPC.
 #[track_caller]
 fn takes_nothing_new(root: &Path) {
     let probe = root.join("probe");
@@ -404,10 +408,9 @@ fn full_metadata_target_refuses_only_new_entries() {
     cluster.stop();
 }
 
-/// Changes that take no space of their own must still be logged. When the log finds no space, the
-/// service exits with a message. No acknowledged change is lost, and waiting clients continue as
-/// soon as there is space.
-/// Semantics 4.8.
+/// The service must log each change, even a change that needs no other space. If the disk has no
+/// space for the log, the service exits with a message. No acknowledged change is lost, and waiting
+/// clients continue as soon as the disk has space. Semantics 4.8.
 #[test]
 fn metadata_service_exits_without_log_space_and_recovers() {
     use std::os::unix::fs::PermissionsExt;
@@ -439,7 +442,7 @@ fn metadata_service_exits_without_log_space_and_recovers() {
             let text = fs::read_to_string(&log).ok()?;
             text.contains("is full: free space there").then_some(())
         });
-        // Free the space before any assertion: the waiting changes need it to complete.
+        // Free the space before any assertion, because the waiting changes need it to complete.
         files::remove_file(&stranger);
         let before = done.load(Ordering::Relaxed);
         wait_for("changes go on", PATIENCE, || {
@@ -463,7 +466,7 @@ fn segments(cluster: &Cluster) -> Vec<PathBuf> {
     found
 }
 
-/// Returns a killed cluster with many records in its metadata log.
+/// Starts a cluster, writes many records to its metadata log, and kills the cluster.
 fn with_a_log() -> Cluster {
     let cluster = Cluster::start(Shape::small());
     for number in 0..300 {
@@ -489,7 +492,7 @@ fn torn_log_tail_is_truncated_and_logged() {
     let cluster = with_a_log();
     let (last, bytes) = last_segment(&cluster);
     let file = files::open_with(OpenOptions::new().write(true), &last);
-    // Truncate the log in the middle of the last record, as a power loss may do.
+    // Truncate the log in the middle of its last record. A power loss may do the same.
     files::set_len(&file, bytes.len() as u64 - 20);
     drop(file);
     cluster.up().expect_success();
@@ -506,13 +509,14 @@ fn flipped_bit_in_the_log_is_reported_with_its_file() {
     let cluster = with_a_log();
     let (last, bytes) = last_segment(&cluster);
     let file = files::open_with(OpenOptions::new().write(true), &last);
-    // Damage a byte in the first third: later records were synced, so this cannot be a torn tail.
+    // Damage a byte in the first third of the log. Later records were synced, so this damage cannot
+    // be a torn tail.
     let at = bytes.len() / 3;
     files::write_all_at(&file, &[bytes[at] ^ 0x10], at as u64);
     drop(file);
     let message = cluster.up().expect_failure();
     check_message(&message, &["metadata-1", last.to_str().expect("ASCII")]);
-    // With the bit restored, all files are there.
+    // With the bit restored, the cluster starts and has all files.
     let file = files::open_with(OpenOptions::new().write(true), &last);
     files::write_all_at(&file, &[bytes[at]], at as u64);
     drop(file);
@@ -553,7 +557,8 @@ fn flipped_bit_in_a_chunk_file_fails_reads_and_is_logged() {
         files::sync_all(&file);
     }
     cluster.stop();
-    // Find the chunk file with these bytes. Both files have them; only one is damaged.
+    // Find a chunk file with the bytes of `bad` and `good`. Both files have these bytes, but the
+    // test damages only one.
     let mut found = Vec::new();
     for target in ["t1", "t2"] {
         files_below(&cluster.data().join("storage-1").join(target).join("chunks"), &mut found);
@@ -584,7 +589,7 @@ fn flipped_bit_in_a_chunk_file_fails_reads_and_is_logged() {
     let name = path.file_name().and_then(|it| it.to_str()).expect("ASCII");
     check_message(&log("storage-1.log"), &["checksum", name]);
     let damaged = if results[0].is_err() { &bad } else { &good };
-    // The client logs the file and the target that sent the bytes.
+    // The client logs the id of the file and the target that sent the damaged bytes.
     let info = cluster.skep_json(&["entry", "info", damaged.to_str().expect("ASCII")]);
     let file = info["entry_id"].text();
     let target = target_at(&cluster, &path);
@@ -616,7 +621,7 @@ fn unreadable_configuration_is_refused_with_the_reason() {
     check_message(&message, &[&file, "line"]);
     let (file, message) = with("targetz = [\"/a\"]\n");
     check_message(&message, &[&file, "targetz", "targets"]);
-    // All mistakes in a settings file are reported at once.
+    // One message reports all mistakes in a settings file.
     let (_, message) =
         with("targets = []\n[node]\nlisten = \"10.0.0.1:port\"\nlog = \"skep_rpc=loud\"\n");
     check_message(&message, &["targets", "node.directory", "node.listen", "node.log"]);

@@ -1,4 +1,4 @@
-//! `skep bench` over real clusters and several hosts. The hosts are two mounts of one cluster: the
+//! `skep bench` on real clusters and several hosts. The hosts are two mounts of one cluster. The
 //! command to enter a host does nothing, and `{host}` in the path selects the mount.
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -13,10 +13,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// Longer than in other tests: a benchmark writes for seconds, and other programs use the machine
-/// too.
+/// Longer than in other tests, because a benchmark writes for seconds, and other programs use the
+/// machine too.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Option with the command to enter a host. The command only sets a variable.
+/// Option with the command to enter a host. Here the command only sets an environment variable.
 const ENTER: [&str; 2] = ["--enter", "env HOST={host}"];
 
 fn parse(text: &str) -> Value {
@@ -193,7 +193,7 @@ fn metadata_bench_refuses_invalid_options_and_leaves_no_file() {
 }
 
 #[test]
-fn clients_are_remounted_before_each_phase_on_request() {
+fn before_phase_command_can_remount_the_clients() {
     let cluster = small_cluster();
     let scratch = Scratch::new();
     let (place, log) = (scratch.directory("mnt"), scratch.join("log"));
@@ -218,7 +218,7 @@ fn clients_are_remounted_before_each_phase_on_request() {
 }
 
 #[test]
-fn external_tools_follow_the_same_protocol() {
+fn external_tools_follow_the_protocol_of_skep_bench() {
     let mut cluster = small_cluster();
     let _second = cluster.mount(Transport::Device);
     let place = cluster.path().parent().expect("a directory").join("{host}/file");
@@ -297,7 +297,7 @@ fn targets(cluster: &Cluster, kind: &str) -> Vec<String> {
     cluster.target_ids(kind).iter().map(ToString::to_string).collect()
 }
 
-/// Returns the directories that benchmarks have left on the targets.
+/// Returns the directories that benchmarks have not removed from the targets.
 fn left_on_targets(cluster: &Cluster) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut waiting = vec![cluster.data().to_owned()];
@@ -339,7 +339,7 @@ fn storage_bench_measures_and_judges_all_targets() {
     let ids = targets(&cluster, "storage");
     let one = run("storage", &["--targets", &ids[1], "--size", "1m", "--write"]).expect_success();
     assert!(one.contains("storage-") && !one.contains("read"), "{one}");
-    // Make one target of a stored result slow.
+    // Change a stored result so that one target appears slow.
     let place = cluster.data().parent().expect("a directory").join("result.json");
     let mut value = parse(&measured);
     let third: u64 = ids[2].parse().expect("an id");
@@ -401,13 +401,13 @@ fn storage_bench_refuses_invalid_options_and_leaves_no_file() {
     kill_process(Pid::from_child(&child), Signal::INT).expect("our own child");
     wait_for("it ends", PATIENCE, || child.try_wait().expect("our child"));
     assert_eq!(left_on_targets(&cluster), Vec::<PathBuf>::new());
-    // A killed service removes the files when it starts again.
+    // A killed service removes the files of the benchmark when it starts again.
     let mut child = endless();
     cluster.processes("storage").iter().for_each(process::Process::kill);
     wait_for("it ends", PATIENCE, || child.try_wait().expect("our child"));
     wait_for("files are removed", PATIENCE, || left_on_targets(&cluster).is_empty().then_some(()));
-    // A target also stops a benchmark that no client polls any longer. The target then accepts the
-    // next benchmark.
+    // A target also stops a benchmark if its client no longer polls the target. The target then
+    // accepts the next benchmark.
     let mut child = wait_for("the service is back", PATIENCE, || {
         run(&["--targets", &target, "--size", "1m"]).status.success().then(&endless)
     });
@@ -433,7 +433,7 @@ fn kinds(file: &Path) -> Vec<String> {
 }
 
 #[test]
-fn earlier_results_are_kept_when_the_disk_fills_up() {
+fn bench_keeps_earlier_results_when_the_disk_fills_up() {
     let cluster = small_cluster();
     let scratch = Scratch::new();
     let small = scratch.directory("small");
@@ -441,7 +441,7 @@ fn earlier_results_are_kept_when_the_disk_fills_up() {
     finish(Command::new("mount").args(tmpfs).arg(&small), PATIENCE).expect_success();
     let kept = small.join("kept.ndjson");
     let (file, kept_as) = (scratch.join("file").display().to_string(), kept.display().to_string());
-    // A different program uses up all remaining space after the run has begun.
+    // Let a different program use up all remaining space after the run has begun.
     let fill = format!("head -c 1m /dev/zero >{} || true", small.join("fill").display());
     let io = ["io", "-o", &file, "-t", "64k", "-i", "3", "--before-phase", &fill];
     let keep = ["--keep-caches", "--result-file", &kept_as];
@@ -577,7 +577,7 @@ fn children(parent: u32) -> Vec<process::Process> {
     found
 }
 
-/// A benchmark run that only ends when the test stops it.
+/// A benchmark run that ends only when the test stops it.
 struct Endless {
     child: Child,
     scratch: Scratch,
@@ -608,7 +608,7 @@ impl Endless {
         Self { child, scratch }
     }
 
-    /// Waits until the run has removed its files and created them again.
+    /// Waits until the run has removed its files and created new ones.
     fn wait_for_repetitions(&self) {
         let file = self.scratch.join("work/file.00000000");
         let number = || fs::metadata(&file).and_then(|it| it.created()).ok();
@@ -669,7 +669,7 @@ fn io_bench_ends_when_a_process_makes_no_progress() {
     assert_eq!(ended.code, Some(1), "{}", ended.error);
     let why = ended.outcome["failure"].as_str().unwrap_or(&ended.error);
     assert!(why.contains("no progress for 10 s"), "{why}");
-    // The suspended workers clean up when they continue.
+    // The suspended workers remove their files when they continue.
     workers.iter().for_each(|worker| worker.signal(Signal::CONT));
     run.wait_for_clean();
 }

@@ -1,5 +1,5 @@
-//! `skep copy` from and to a mounted cluster: all kinds of entries, interruption, a full
-//! destination, a source that changes.
+//! `skep copy` from and to a mounted cluster. The tests cover all kinds of entries, an
+//! interruption, a full destination, and a source that changes.
 
 use serde_json::Value;
 use skep_testkit::cluster::program;
@@ -9,10 +9,10 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// Limit of one copy: the machine may be busy with other work.
+/// Time limit for one copy. It is long, because the machine may be busy with other work.
 const LONG: Duration = Duration::from_secs(300);
 
-/// A process that is killed at the end, also of a test that fails.
+/// A process that is killed at the end of the test, even if the test fails.
 struct Running(Child);
 
 impl Drop for Running {
@@ -26,7 +26,7 @@ fn text(path: &Path) -> String {
     path.display().to_string()
 }
 
-/// Copies, and returns the outcome.
+/// Runs `skep copy`, and returns the JSON value that it prints.
 fn copy(options: &[&str], from: &Path, to: &Path) -> Value {
     let mut command = Command::new(program());
     command.arg("copy").args(options).args([from, to]).args(["--output", "json"]);
@@ -59,7 +59,7 @@ fn random(bytes: usize) -> Vec<u8> {
     Random::new(bytes as u64).bytes(bytes)
 }
 
-/// Fills a tree with entries of all kinds.
+/// Fills the directory `top` with entries of all kinds.
 fn fill(top: &Path) {
     for directory in 0..5 {
         let directory = top.join(format!("directory-{directory}/below"));
@@ -95,14 +95,14 @@ fn tree_is_copied_into_a_cluster_and_out_of_it() {
     let copied = copy(&["--verify"], &source, &inside);
     assert_eq!(listing(&source), listing(&inside));
     assert_eq!(copied["problem_count"], 0);
-    // 150 files, the sparse file, the file with an unusual name.
+    // The copy has 150 plain files, the sparse file, and the file with an unusual name.
     assert_eq!((copied["files"].as_u64(), copied["directories"].as_u64()), (Some(152), Some(11)));
     let blocks = std::os::unix::fs::MetadataExt::blocks(&files::metadata(inside.join("sparse")));
     assert!(blocks * 512 < 20 << 20, "the sparse file has {blocks} blocks");
     let outside = scratch.join("outside");
     copy(&["--verify"], &inside, &outside);
     assert_eq!(listing(&source), listing(&outside));
-    // Within the cluster, storage copies the bytes.
+    // For a copy within the cluster, storage targets copy the bytes.
     let second = cluster.path().join("second");
     copy(&["--verify"], &inside, &second);
     assert_eq!(listing(&source), listing(&second));
@@ -120,7 +120,7 @@ fn killed_copy_continues_with_the_missing_pieces() {
     files::write(source.join("large"), random(bytes));
     let inside = cluster.path().join("inside");
     let running = start(&["--rate", "80MiB", "--threads", "2"], &source, &inside);
-    // The list has a first line, and one line for each finished piece.
+    // The list of pieces has a header line, and one line for each finished piece.
     let finished_pieces = || {
         let entries = std::fs::read_dir(&inside).ok()?;
         let mut names = entries.filter_map(|it| it.ok().map(|it| it.path()));
@@ -151,7 +151,7 @@ fn full_destination_ends_the_copy_and_a_later_run_continues() {
         files::write(source.join(format!("file-{file}")), random(400_000));
     }
     let destination = scratch.directory("destination");
-    // The file system ends with the mount namespace of the script.
+    // The kernel removes the tmpfs with the mount namespace of the script.
     let script = "mount -t tmpfs -o size=8m tmpfs \"$2\"\n\
         if \"$3\" copy \"$1\" \"$2/copy\" --output json >\"$4\" 2>&1; then exit 9; fi\n\
         find \"$2\" -name '.skep-copy-*' | grep . && exit 8\n\
@@ -185,7 +185,7 @@ fn source_that_changes_during_the_copy_is_reported() {
     files::write_all(&file, b"one line more");
     let failed = copying.join().expect("no panic").expect_failure();
     assert!(failed.contains("a program changed it during the copy"), "{failed}");
-    // Bytes of two versions never get the name.
+    // The copy never gives its final name to a file with bytes of two versions.
     assert!(begun().is_none(), "an incomplete copy was left");
     copy(&["--resume", "--verify"], &source, &destination);
     assert_eq!(listing(&source), listing(&destination));

@@ -1,4 +1,5 @@
-//! Files of a client that dies: their sizes, their unlinked files and append rights.
+//! State of a client that dies: the sizes of its files, its unlinked open files, and its append
+//! rights.
 
 use skep_testkit::files;
 use skep_testkit::{Cluster, Random, Shape, Transport, wait_for};
@@ -6,12 +7,13 @@ use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::time::{Duration, Instant};
 
-/// Leases last 5 s; a busy machine detects their expiry a little later.
+/// Leases last 5 s. On a busy machine, the cluster detects their expiry a little later.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Semantics 3.7: when the writer dies, only the storage targets have the size of the file.
+/// Semantics 3.7: when the writer of a file dies, only the storage targets know how long the file
+/// is.
 #[test]
-fn size_of_a_dead_writer_is_recovered_after_its_lease() {
+fn file_size_of_a_dead_writer_is_recovered_after_its_lease() {
     for transport in [Transport::Uring, Transport::Device] {
         let mut cluster = Cluster::start(Shape::default());
         let second = cluster.mount(transport);
@@ -68,7 +70,7 @@ fn unlinked_files_of_a_dead_client_are_removed() {
     cluster.stop_except(&[]);
 }
 
-/// Appends `count` lines, or until one append fails. Returns the acknowledged lines.
+/// Appends `count` lines, but stops at the first failed append. Returns the acknowledged lines.
 fn append(path: &std::path::Path, name: &str, count: usize) -> Vec<String> {
     let mut acknowledged = Vec::new();
     let Ok(mut file) = OpenOptions::new().append(true).open(path) else { return acknowledged };

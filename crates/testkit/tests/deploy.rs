@@ -1,5 +1,5 @@
-//! `skep deploy` against real `sshd`s: hosts with a network and a root directory of their own, from
-//! a hosts file to a mounted cluster, and back to hosts without Skep.
+//! `skep deploy` over real `sshd`s, to hosts with separate networks and root directories. The tests
+//! go from a hosts file to a mounted cluster, and back to hosts without Skep.
 
 use skep_testkit::page::{PageHost, PageNetwork};
 use skep_testkit::program::{Finished, finish, run};
@@ -9,14 +9,14 @@ use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-/// Limit of a whole deployment: the machine may be busy with other work.
+/// Time limit for a whole deployment. It is long, because the machine may be busy with other work.
 const LONG: Duration = Duration::from_secs(300);
 /// The directories in which a deployment creates files.
 const PLACES: &str = "/etc /usr/bin /usr/sbin /srv /var /run /mnt /nvme0 /disk1 /disk2 /root";
 
 /// A deploying host and the hosts that it deploys to, each with `sshd`.
 struct Site {
-    // Fields are dropped in this order: hosts before their switch.
+    // Fields are dropped in this order, because the hosts must end before their switch.
     hosts: Vec<PageHost>,
     admin: PageHost,
     _network: PageNetwork,
@@ -27,7 +27,7 @@ impl Site {
     fn new(names: &[&str]) -> Self {
         let network = PageNetwork::new();
         let admin = network.host("admin", "10.0.0.99/24");
-        // A smaller program: each host has its copy in memory.
+        // Strip the program, because each host has its copy of the program in memory.
         admin
             .run(
                 "strip /usr/bin/skep || true; rm -rf ~root/.ssh\n\
@@ -65,7 +65,7 @@ impl Site {
         finish(&mut self.admin.shell(&line), LONG)
     }
 
-    /// Runs `skep deploy`, and kills it after a number of steps. Returns whether it was killed.
+    /// Runs `skep deploy`, and kills it after `steps` steps. Returns false if it ended earlier.
     fn kill_after(&self, arguments: &str, steps: usize) -> bool {
         let line = format!("exec skep deploy {arguments} --hosts ~root/hosts.toml");
         let mut command = self.admin.shell(&line);
@@ -85,8 +85,8 @@ impl Site {
         seen == steps && was_running
     }
 
-    /// Checks that the page of the monitor answers on the loopback address of a host and on no
-    /// other, and that it shows all services.
+    /// Checks that the monitor serves its page only on the loopback address of the host `name`, and
+    /// that the page shows all services.
     fn expect_monitored(&self, name: &str, services: usize) {
         let host = self.hosts.iter().find(|host| host.name() == name).expect("a host");
         let read = |path: &str| {
@@ -110,10 +110,11 @@ impl Site {
         assert!(!own.status.success(), "the page has no password");
     }
 
-    /// Returns all files in the places where a deployment creates some, and the contents of fstab.
+    /// Returns for each host the paths in the directories in which a deployment creates files, and
+    /// the contents of fstab.
     fn contents(&self) -> Vec<String> {
         let list = |host: &PageHost| {
-            // `mount` keeps its own table in /run/mount.
+            // Ignore /run/mount, where mount(8) stores its own table.
             let line = format!(
                 "find {PLACES} -xdev -not -path '/run/mount*' | sort; cat /etc/fstab || true"
             );
@@ -122,7 +123,8 @@ impl Site {
         self.hosts.iter().map(list).collect()
     }
 
-    /// Checks that all hosts have the same files as before, and no process of Skep.
+    /// Checks that all hosts have the files in `before` and no other files, and run no process of
+    /// Skep.
     fn expect_unchanged(&self, before: &[String]) {
         for ((host, before), after) in self.hosts.iter().zip(before).zip(self.contents()) {
             let [before, after] = [before, &after].map(|it| it.lines().collect::<BTreeSet<_>>());
@@ -139,7 +141,7 @@ impl Site {
     }
 }
 
-/// A disk in a file.
+/// A loop device over a file, in the role of a disk.
 struct Disk {
     device: String,
     _scratch: Scratch,
@@ -154,7 +156,7 @@ impl Disk {
         Self { device: device.trim().to_owned(), _scratch: scratch }
     }
 
-    /// Returns the types of the data on it.
+    /// Returns the kinds of data that `wipefs` finds on the disk.
     fn signatures(&self) -> String {
         run("wipefs", ["--no-act", &self.device])
     }
@@ -180,7 +182,7 @@ fn client(name: &str, address: u8) -> String {
     format!("[[host]]\nname = \"{name}\"\naddress = \"10.0.0.{address}\"\nroles = [\"client\"]\n")
 }
 
-/// Programs on a client that fail if any operation fails, until `/srv/stop` exists.
+/// A load program for a client. It runs until `/srv/stop` exists, and fails if any operation fails.
 const LOAD: &str = "sh -c 'mkdir -p /mnt/skep/load; n=0
     while [ ! -e /srv/stop ]; do
       n=$((n + 1)); file=/mnt/skep/load/$((n % 50))
@@ -297,7 +299,7 @@ fn interrupted_deployment_and_removal_continue() {
     let storage = storage("s1", 2, &format!("storage_disks = [\"{}\"]", disk.device));
     site.write(&[MANAGEMENT, &storage, &client("c1", 3)].concat());
     let before = site.contents();
-    // Each run continues where the one before was killed, one step later at least.
+    // Each run continues the killed run before it, and completes at least one more step.
     let mut kills = 0;
     for steps in [1, 3, 2, 1, 2, 3, 1, 1] {
         kills += u32::from(site.kill_after("apply", steps));
@@ -315,7 +317,7 @@ fn interrupted_deployment_and_removal_continue() {
 }
 
 #[test]
-fn bad_hosts_are_named_with_the_way_out() {
+fn deploy_refuses_a_bad_host_and_names_the_fix() {
     let mut site = Site::new(&["m1", "s1"]);
     let disk = Disk::new();
     let good = storage("s1", 2, "storage_directories = [\"/disk1/skep\"]");
@@ -338,7 +340,7 @@ fn bad_hosts_are_named_with_the_way_out() {
     check(&site, &hosts(&good.replace("storage\"]", "management\"]")), &["m1 and s1", "one host"]);
     check(&site, &hosts(&good.replace("/disk1/skep", "/disk1/../etc")), &["s1", "invalid path"]);
 
-    // The key is wrong, or the host has another key than before.
+    // The SSH key of the deploying host is wrong, or the host key has changed.
     site.admin
         .run("mv ~root/key ~root/right; ssh-keygen -q -t ed25519 -N '' -f ~root/wrong")
         .expect_success();
@@ -351,7 +353,7 @@ fn bad_hosts_are_named_with_the_way_out() {
     check(&site, &hosts(&good), &["host s1", "ssh-keygen -R 10.0.0.2"]);
     site.admin.run("mv ~root/kept ~root/known").expect_success();
 
-    // A disk with a file system, and one with bytes that no program recognises.
+    // One disk has a file system, and another has bytes that no program recognises.
     run("mkfs.ext4", ["-q", &disk.device]);
     let text = check(&site, &hosts(&with_disk), &["s1", "ext4", "wipefs --all"]);
     assert!(text.contains("no host was changed"), "{text}");
@@ -364,7 +366,8 @@ fn bad_hosts_are_named_with_the_way_out() {
     site.host("s1").run("rm -r /disk1/skep").expect_success();
     site.expect_unchanged(&before);
 
-    // Another installation on the host: program, token, service, port.
+    // The host already has parts of another installation: a program, a token, a service or a used
+    // port.
     site.host("s1")
         .run("printf '#!/bin/sh\\necho skep 9\\n' >/usr/bin/skep; chmod 755 /usr/bin/skep")
         .expect_success();
@@ -385,7 +388,7 @@ fn bad_hosts_are_named_with_the_way_out() {
     check(&site, &hosts(&good), &["s1", "port 7420", "stop it"]);
     site.expect_unchanged(&before);
 
-    // A user without root, and a network that loses packets between two hosts.
+    // The user of a host cannot become root, or the network loses packets between two hosts.
     site.host("m1")
         .run(
             "useradd --create-home worker; usermod -p '*' worker\n\

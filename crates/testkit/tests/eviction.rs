@@ -1,4 +1,5 @@
-//! A client that could not reach management for longer than its lease: docs/design/0006-fencing.md.
+//! Clients that could not reach management for longer than their lease
+//! (docs/design/0006-fencing.md).
 
 use rustix::process::Signal;
 use skep_testkit::{Cluster, Mounted, PATIENCE, Shape, Transport, wait_for};
@@ -15,7 +16,7 @@ fn mounts(cluster: &Cluster) -> usize {
     cluster.nodes("client").len()
 }
 
-/// Suspends a mount's process until the cluster has removed that client.
+/// Suspends a mount's process, and waits until management has removed the client.
 fn stop_beyond_lease(cluster: &Cluster, mount: &Mounted) {
     let before = mounts(cluster);
     mount.signal(Signal::STOP);
@@ -28,9 +29,9 @@ fn open(path: &Path) -> File {
     files::open_with(OpenOptions::new().read(true).write(true).create(true).truncate(false), path)
 }
 
-/// Writes to a file until a write fails, and then reports which of its handles still work. This is
-/// a separate process, because a process with open files of a suspended mount would hang when it
-/// starts other processes.
+/// A program that writes to a file until a write fails, and then reports which of its handles still
+/// work. It is a separate process, because a process with open files of a suspended mount hangs
+/// when it starts other processes.
 const WRITER: &str = r#"
 import errno, os, sys
 def outcome(of):
@@ -61,10 +62,10 @@ print(first, *(outcome(of) for of in (
     lambda: os.pwrite(nameless, b"A", 0), lambda: os.fsync(nameless))))
 "#;
 
-/// Semantics 3.8 and 4.6: before clients were fenced, delayed writes of a suspended client
-/// overwrote newer writes of other clients.
+/// Semantics 3.8 and 4.6. Regression test: delayed writes of a suspended client overwrote newer
+/// writes of other clients.
 #[test]
-fn client_stopped_past_its_lease_overwrites_nothing() {
+fn client_suspended_past_its_lease_overwrites_no_newer_bytes() {
     for transport in [Transport::Uring, Transport::Device] {
         let mut cluster = Cluster::start(Shape::default());
         let first = cluster.mount(transport);
@@ -93,7 +94,7 @@ fn client_stopped_past_its_lease_overwrites_nothing() {
         assert!(writer.wait().expect("our own child").success());
         assert!(files::read(&path) == theirs, "bytes of other clients are unchanged");
 
-        // The mount has recovered on its own.
+        // The resumed mount serves files again without help.
         assert!(files::read(first.path().join("file")) == theirs);
         let again = open(&first.path().join("file"));
         files::write_all_at(&again, b"again", 0);
@@ -134,7 +135,8 @@ fn dead_client_and_its_opens_are_removed_within_a_lease() {
     cluster.stop_except(&[]);
 }
 
-/// Unlinks a file as soon as it reads a line, while the name is still in the kernel's cache.
+/// A program that unlinks a file at the end of its input, while the name is still in the kernel's
+/// cache.
 const UNLINKER: &str = r#"
 import os, sys
 os.stat(sys.argv[1])
@@ -143,9 +145,9 @@ sys.stdin.readline()
 os.unlink(sys.argv[1])
 "#;
 
-/// Lets a program of the first mount unlink `name`, so that metadata executes the request but the
-/// mount receives no reply. Returns the program; the mount's process is suspended. Returns `None`
-/// if the kernel looked up the name first, so that metadata has not executed the unlink.
+/// Starts a program that unlinks `name` on the first mount. Metadata executes the request, but the
+/// mount receives no reply. Returns the program, and leaves the mount's process suspended. Returns
+/// `None` if the kernel looked up the name first, so that metadata did not execute the unlink.
 fn unlink_without_a_reply(cluster: &Cluster, first: &Mounted, name: &str) -> Option<Child> {
     let metadata = cluster.processes("metadata").pop().expect("one metadata service runs");
     let mut unlinker = Command::new("python3")
@@ -178,10 +180,10 @@ fn unlink_without_a_reply(cluster: &Cluster, first: &Mounted, name: &str) -> Opt
     Some(unlinker)
 }
 
-/// Semantics 4.3: before the fix, the first mount repeated the unlink after its eviction and
+/// Semantics 4.3. Regression test: the first mount repeated the unlink after its eviction, and
 /// removed the lock file of the other host. Both programs got success.
 #[test]
-fn unlink_with_a_lost_reply_spares_the_next_lock_file() {
+fn evicted_client_does_not_unlink_a_newer_lock_file() {
     let mut cluster = Cluster::start(Shape::small());
     let first = cluster.mount(Transport::Uring);
     let path = cluster.path().join("lock");

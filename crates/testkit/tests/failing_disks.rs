@@ -1,6 +1,6 @@
-//! The disk of one storage target fails, in each way in which disks fail: the program gets the
-//! error, health names the target, the other targets serve, and synced bytes are there after the
-//! repair.
+//! The disk of one storage target fails, in each way in which disks fail. The program gets the
+//! error, `skep health check` names the target, and the other targets serve. After the repair, the
+//! target has all synced bytes.
 
 use skep_testkit::target_disk::{DiskKind, TargetDisk};
 use skep_testkit::view::Typed;
@@ -17,14 +17,14 @@ const IO_ERROR: i32 = 5;
 const NO_SPACE: i32 = 28;
 const BYTES: usize = 300_000;
 
-/// A cluster whose first storage target has a disk of its own, and a file on each target.
+/// A cluster whose first storage target has a separate disk.
 struct Scene {
     disk: TargetDisk,
     /// Id and directory of the target on the disk.
     failing: (u64, PathBuf),
     /// Id of a target on another disk.
     other: u64,
-    // Dropped last, since it removes the mount point of the disk.
+    // The last field, since dropping the cluster removes the mount point of the disk.
     cluster: Cluster,
 }
 
@@ -43,7 +43,7 @@ impl Scene {
         scene
     }
 
-    /// Creates a file on one target, writes and syncs it, and leaves it open.
+    /// Creates a file on the target `target`, writes and syncs it, and returns it open.
     fn file_on(&self, target: u64, name: &str) -> File {
         let path = self.cluster.path().join(name);
         let id = target.to_string();
@@ -68,7 +68,7 @@ impl Scene {
         });
     }
 
-    /// Waits until health reports the target on the failed disk.
+    /// Waits until `skep health check` reports the target on the failed disk.
     fn wait_for_problem(&self) {
         let name = self.failing.1.display().to_string();
         wait_for("health names the target", PATIENCE, || {
@@ -91,7 +91,8 @@ impl Scene {
         files::remove_file(&new);
     }
 
-    /// Kills everything, mounts the disk again as after its repair, and starts the cluster.
+    /// Kills all processes of the cluster, mounts the disk again as after its repair, and starts
+    /// the cluster.
     fn repair(&self) {
         self.cluster.kill_processes();
         self.disk.mount_again();
@@ -135,7 +136,7 @@ fn shut_down_disk_fails_its_files_only(kind: DiskKind) {
     assert_eq!(code(failing.write_at(b"again", 0)), Some(IO_ERROR));
     drop((failing, other));
     scene.repair();
-    // Nothing of the failed writes has reached the device.
+    // No byte of the failed writes has reached the device.
     scene.assert_contents("failing");
     scene.assert_contents("other");
     scene.end();
@@ -143,19 +144,19 @@ fn shut_down_disk_fails_its_files_only(kind: DiskKind) {
 
 /// Semantics 4.8.
 #[test]
-fn shut_down_ext4_fails_its_files_only() {
+fn shut_down_ext4_fails_only_the_files_of_its_target() {
     shut_down_disk_fails_its_files_only(DiskKind::Ext4);
 }
 
 /// Semantics 4.8.
 #[test]
-fn shut_down_xfs_fails_its_files_only() {
+fn shut_down_xfs_fails_only_the_files_of_its_target() {
     shut_down_disk_fails_its_files_only(DiskKind::Xfs);
 }
 
 /// Semantics 3.5 and 4.8.
 #[test]
-fn full_thin_device_is_an_error_of_each_fsync() {
+fn full_thin_device_fails_each_fsync() {
     let mut scene = Scene::new(DiskKind::Thin { pool_mib: 200 });
     let kept = scene.file_on(scene.failing.0, "kept");
     let other = scene.file_on(scene.other, "other");
@@ -186,7 +187,7 @@ fn full_thin_device_is_an_error_of_each_fsync() {
 
 /// Semantics 4.1 and 4.8.
 #[test]
-fn frozen_disk_blocks_its_files_until_it_thaws() {
+fn frozen_disk_blocks_only_its_files_until_the_thaw() {
     let scene = Scene::new(DiskKind::Ext4);
     let failing = scene.file_on(scene.failing.0, "failing");
     let other = scene.file_on(scene.other, "other");

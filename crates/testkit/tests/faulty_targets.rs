@@ -1,5 +1,5 @@
-//! One target of a service fails: the other targets serve, no part of the cluster treats the failed
-//! one as healthy, and it returns by itself when it is repaired.
+//! One target of a service fails. The other targets serve, and no part of the cluster treats the
+//! failed target as healthy. After its repair, the target serves again without help.
 
 use serde_json::Value;
 use skep_testkit::target_disk::{DiskKind, TargetDisk};
@@ -54,7 +54,7 @@ fn assert_read(paths: &[PathBuf]) {
 }
 
 #[test]
-fn targets_serve_while_another_one_cannot_be_opened() {
+fn targets_serve_while_another_target_cannot_be_opened() {
     let cluster = Cluster::start(three_targets());
     let before = write_files(&cluster, "before", 30);
     let path = first_storage_target(&cluster);
@@ -64,7 +64,7 @@ fn targets_serve_while_another_one_cannot_be_opened() {
     let mut damaged = intact.clone();
     damaged[20] ^= 1;
     files::write(&identity, &damaged);
-    // The service starts with the two other targets, and new files are placed on them.
+    // The service starts with the two other targets, and new files get these targets.
     cluster.up().expect_success();
     let problem = wait_for_condition(&cluster, &path, "Down");
     assert!(problem.contains("skep-identity"), "{problem}");
@@ -75,7 +75,7 @@ fn targets_serve_while_another_one_cannot_be_opened() {
     assert!(!health.stdout.contains("UNREACHABLE"), "{}", health.stdout);
     let during = write_files(&cluster, "during", 30);
     assert_read(&during);
-    // The service opens the repaired target by itself.
+    // The service opens the repaired target without a command.
     files::write(&identity, &intact);
     wait_for_condition(&cluster, &path, "Serving");
     assert_read(&before);
@@ -93,7 +93,7 @@ fn target_with_a_failed_disk_is_reported_and_gets_no_files() {
     wait_for_condition(&cluster, &path, "Serving");
     let before = write_files(&cluster, "before", 60);
     disk.trigger_error();
-    // Programs that write to the failed disk get errors. The others do not notice it.
+    // Programs that write to the failed disk get errors. Writes to other targets succeed.
     let (mut failed, mut written) = (0, 0);
     for path in &before {
         let file = files::open_with(std::fs::OpenOptions::new().write(true), path);
@@ -107,7 +107,7 @@ fn target_with_a_failed_disk_is_reported_and_gets_no_files() {
     assert!(problem.contains("ead-only"), "{problem}");
     let health = cluster.try_skep(&["health", "check"]);
     assert!(!health.status.success() && health.stdout.contains("refuses writes"));
-    // A mount that learns of the condition from the map places new files elsewhere.
+    // A mount with a cluster map that contains the condition places new files on other targets.
     let during = wait_for("new files avoid the target", PATIENCE, || {
         let directory = cluster.path().join("probe");
         let _old = std::fs::remove_dir_all(&directory);
@@ -117,7 +117,7 @@ fn target_with_a_failed_disk_is_reported_and_gets_no_files() {
     });
     assert_eq!(during.len(), 30);
     assert_read(&write_files(&cluster, "during", 30));
-    // Reading goes on, also of files that the target does not have open.
+    // Reads still succeed, even of files that the target does not have open.
     let other = cluster.mount(Transport::Uring);
     for path in &before {
         let path = other.path().join(path.strip_prefix(cluster.path()).expect("below"));

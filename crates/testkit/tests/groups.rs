@@ -1,5 +1,5 @@
-//! Groups of targets: a metadata target that waits for a group, and the group that an administrator
-//! creates for it.
+//! Groups of targets. The test has a metadata target that waits for a group, and an administrator
+//! who creates this group.
 
 use serde_json::Value;
 use skep_testkit::program::Finished;
@@ -7,7 +7,7 @@ use skep_testkit::schema::check;
 use skep_testkit::{PATIENCE, Scratch, cluster, wait_for};
 use std::process::{Child, Command, Stdio};
 
-/// Services that run outside of `skep up`. Ends them when dropped.
+/// Services that the test starts without `skep up`. Dropping this value ends them.
 #[derive(Default)]
 struct Services(Vec<Child>);
 
@@ -68,7 +68,7 @@ fn metadata_target_waits_until_it_gets_a_group() {
         let online = targets.as_array()?.iter().filter(is_online).count();
         (online == 2).then_some(targets)
     });
-    // Metadata targets come first in the list.
+    // The list begins with the metadata targets.
     let waiting = &targets[0];
     assert_eq!((&waiting["kind"], &waiting["group"]), (&"metadata".into(), &Value::Null));
     assert!(targets[1]["group"].is_number(), "the setting concerns metadata targets only");
@@ -83,7 +83,7 @@ fn metadata_target_waits_until_it_gets_a_group() {
 
     let created = parse(&ask(&["group", "create", &id]).expect_success());
     check("group-create", &created);
-    // A repetition changes nothing.
+    // A repeated command changes nothing.
     let again = parse(&ask(&["group", "create", &id]).expect_success());
     assert_eq!(again, created);
     let unknown = ask(&["group", "create", "77"]);
@@ -95,7 +95,7 @@ fn metadata_target_waits_until_it_gets_a_group() {
     assert_eq!((&group["primary"], &group["epoch"]), (&waiting["id"], &1.into()), "{group}");
 
     ask(&["cluster", "format"]).expect_success();
-    // The metadata target answers: each session has a line.
+    // `skep session list` succeeds when the metadata target serves.
     wait_for("the metadata target serves", PATIENCE, || {
         ask(&["session", "list"]).status.success().then_some(())
     });

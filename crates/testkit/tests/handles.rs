@@ -7,8 +7,8 @@ use skep_testkit::{Cluster, Shape, Transport, wait_for};
 use std::path::Path;
 use std::time::Duration;
 
-/// Prints the handle of a path, or opens a handle and prints its path and the text of a file.
-/// Rust's standard library has neither call.
+/// A program that prints the handle of a path, or opens a handle and prints its path and the text
+/// of its file. It is written in Python, because Rust's standard library has neither call.
 const SCRIPT: &str = r#"
 import ctypes, errno, os, sys
 libc = ctypes.CDLL(None, use_errno=True)
@@ -48,7 +48,8 @@ fn handle(path: &Path) -> Handle {
     (kind.to_owned(), bytes.to_owned())
 }
 
-/// Opens a handle on a mount. Returns the path and text of its file, or the name of the error.
+/// Opens a handle on a mount. Returns the path and the text of the handle's file, or the name of
+/// the error.
 fn open(mount: &Path, (kind, bytes): &Handle) -> String {
     python(&["open", mount.to_str().expect("UTF-8"), kind, bytes])
 }
@@ -97,10 +98,10 @@ fn file_handles_open_their_inode_while_it_exists() {
     }
 }
 
-/// Semantics 1.19: a handle of an open file stays valid on the mount that has it open. On other
-/// mounts it becomes invalid with the file's last name.
+/// Semantics 1.19: a handle of an open file stays valid on the mount that has the file open. On
+/// other mounts, the handle becomes invalid when the file loses its last name.
 #[test]
-fn file_handles_open_unlinked_files_that_are_open() {
+fn handles_of_unlinked_files_are_valid_while_the_file_is_open() {
     for transport in Transport::ALL {
         let mut cluster = Cluster::start(Shape { transport, ..Shape::default() });
         let second = cluster.mount(transport);
@@ -114,8 +115,8 @@ fn file_handles_open_unlinked_files_that_are_open() {
         for mount in [&here, &there] {
             assert_eq!(open(mount, &leads_to), "text of it", "{}", mount.display());
         }
-        // The kernel sends the last close asynchronously, and its cached attributes of the inode
-        // may be as old as the attribute timeout.
+        // Wait, because the kernel sends the last close asynchronously, and may use cached
+        // attributes of the inode until the attribute timeout.
         let is_gone = |mount: &Path| {
             wait_for("it is gone", Duration::from_secs(30), || {
                 (open(mount, &leads_to) == "ESTALE").then_some(())

@@ -1,6 +1,6 @@
-//! Files whose first bytes are stored in metadata. Programs on every mount see them like other
-//! files. The tests also cover their cost, their printed patterns, and their contents after kills
-//! and power losses.
+//! Files whose first bytes are stored in metadata. On every mount, these files behave like other
+//! files. The tests also cover the number of their chunk files, their printed patterns, and their
+//! contents after kills and power losses.
 
 use rustix::fs::{FallocateFlags, OFlags, SeekFrom, copy_file_range, seek};
 use rustix::process::Signal;
@@ -50,8 +50,8 @@ impl Checked {
     #[track_caller]
     fn check(&self, what: &str) {
         for path in &self.paths {
-            // The other mount may show attributes that are a second old; an open fetches the
-            // newest.
+            // Open the file, because the other mount may show attributes that are a second old. An
+            // open requests new attributes.
             let found = files::read(path);
             let at = found.iter().zip(&self.expected).position(|(a, b)| a != b);
             let (len, right) = (found.len(), self.expected.len());
@@ -83,7 +83,8 @@ impl Checked {
     }
 }
 
-/// Returns a cluster whose files begin in metadata, and its second mount over the other transport.
+/// Returns a cluster whose files begin in metadata, and a second mount of the cluster with the
+/// other transport.
 fn mounts() -> (Cluster, Mounted) {
     let mut cluster = Cluster::start(Shape::default());
     cluster.hand_down(cluster.path(), PATTERN);
@@ -123,7 +124,7 @@ fn small_files_are_stored_inline_without_a_chunk_file() {
     let metadata = info.0["metadata"]["target"].clone();
     assert_eq!((&pieces[0]["length"], &pieces[0]["target"]), (&json!(INLINE), &metadata));
     assert_ne!(pieces[1]["target"], metadata);
-    // The owner of a file can also set the pattern through an extended attribute.
+    // The owner of a file can also set the file's pattern through an extended attribute.
     let other = cluster.path().join("other");
     files::write(&other, "");
     let wanted = b"inline/from=8KiB,count=1";
@@ -186,10 +187,10 @@ fn cluster_setting_inline_bytes_applies_to_new_files() {
     cluster.stop();
 }
 
-/// Semantics 2.1, 2.2, 2.6, 2.7, 2.11, 2.12 and 2.13, across the border between metadata and
+/// Semantics 2.1, 2.2, 2.6, 2.7, 2.11, 2.12 and 2.13, for ranges with bytes in metadata and in
 /// storage.
 #[test]
-fn changes_across_the_inline_end_are_seen_by_both_mounts() {
+fn changes_across_the_inline_end_appear_on_both_mounts() {
     let (cluster, second) = mounts();
     for (here, there) in [(cluster.path(), second.path()), (second.path(), cluster.path())] {
         let name = format!("file-{}", here.display().to_string().len());
@@ -246,7 +247,7 @@ fn changes_across_the_inline_end_are_seen_by_both_mounts() {
         it.write(&file, 0, &bytes[..20]);
         drop(file);
 
-        // Copies within the file, and between two files where one or both begin in metadata.
+        // Copy within the file, and between two files. One or both of these begin in metadata.
         let plain = here.join("plain");
         entry_json(&["create", "--pattern", "count=1"], &plain);
         files::write(&plain, &bytes[..20_000]);
@@ -315,8 +316,8 @@ fn aligned(byte: u8) -> Page {
     Page { memory, start }
 }
 
-/// Random changes around the border between metadata and storage, each on a random mount. Each
-/// change closes the file before the next change opens it.
+/// Makes random changes around the offset at which a file's bytes continue in storage. Each change
+/// is made on a random mount, and closes the file before the next change opens it.
 #[test]
 fn random_changes_from_two_mounts_match_a_plain_file() {
     let (cluster, second) = mounts();
@@ -351,7 +352,7 @@ fn random_changes_from_two_mounts_match_a_plain_file() {
 
 /// Semantics 2.3 and 2.9, while both mounts have the file open.
 #[test]
-fn shared_inline_file_has_the_bytes_of_the_last_write() {
+fn shared_inline_file_contains_the_last_write() {
     let (cluster, second) = mounts();
     let paths = [cluster.path().join("file"), second.path().join("file")];
     let files = paths.each_ref().map(|path| open(path));
@@ -396,9 +397,9 @@ fn shared_inline_file_has_the_bytes_of_the_last_write() {
     end(cluster, second);
 }
 
-/// Semantics 3.1: a writer that had not synced before the kill gets no error.
+/// Semantics 3.1: a program that had not synced its writes before the kill gets no error.
 #[test]
-fn a_killed_metadata_service_loses_no_bytes() {
+fn killed_metadata_service_loses_no_inline_bytes() {
     let (cluster, second) = mounts();
     for (round, mount) in [cluster.path(), second.path()].into_iter().enumerate() {
         let name = format!("file-{round}");
@@ -437,10 +438,10 @@ fn lose_power(cluster: &Cluster, disk: &mut Disk, copy: u32) {
     supervisor.signal(Signal::CONT);
 }
 
-/// Semantics 3.3 and 3.5: only a metadata host loses its power, while the mounts keep running.
-/// Bytes that it had acknowledged are lost.
+/// Semantics 3.3 and 3.5: only a metadata host loses its power, while the mounts continue to run.
+/// Some bytes that the host had acknowledged are lost.
 #[test]
-fn unsynced_writer_gets_one_error_after_metadata_power_loss() {
+fn unsynced_inline_write_gets_one_error_after_a_power_loss() {
     let scratch = Scratch::new();
     let mut disk = Disk::new(&scratch, DISK_BYTES);
     let mut cluster = with_metadata_on(disk.path());
@@ -461,7 +462,7 @@ fn unsynced_writer_gets_one_error_after_metadata_power_loss() {
             file.sync_all().unwrap_or_else(|error| panic!("once, not again: {error}"));
         }
         untouched.sync_all().expect("all that was written to it is there");
-        // The same data is durable after it is written and synced again.
+        // After the program has written and synced the same data again, the data is durable.
         files::write_all_at(&hit, &[3; 2000], 500);
         files::sync_all(&hit);
         let copy = disk.freeze_copy();

@@ -1,5 +1,5 @@
-//! Not only the contents of files, but also their attributes are the same on every mount and after
-//! restarts: kinds, inode numbers, owners, times, link targets, extended attributes.
+//! The attributes of files are the same on every mount and after restarts. The tests compare kinds,
+//! inode numbers, owners, times, link targets and extended attributes.
 
 use rustix::fs::{
     AtFlags, CWD, FileType, Mode, StatxFlags, Timespec, Timestamps, XattrFlags, getxattr,
@@ -19,7 +19,7 @@ use std::path::Path;
 /// 34 bits of ext4).
 const SECONDS: [i64; 4] = [-2_000_000_000, -1, 4_294_967_296, 100_000_000_000];
 
-/// Creates an entry of each kind, with attributes.
+/// Creates an entry of each kind in `root`, and sets its attributes.
 fn make(root: &Path) {
     let node = |name: &str, kind, device| {
         mknodat(CWD, root.join(name), kind, Mode::RUSR | Mode::WUSR, device).expect("made");
@@ -110,7 +110,7 @@ fn attributes_are_equal_on_all_mounts_and_after_restart() {
         assert!(line.contains(&times), "{line}");
     }
     assert_eq!(state(&there), before);
-    // Devices can be used unless the mount forbids it.
+    // Programs can use devices unless the mount options forbid this.
     files::write(here.join("null"), "nothing");
     let mut bytes = [1; 16];
     files::read_exact(&files::open(there.join("zero")), &mut bytes);
@@ -121,7 +121,7 @@ fn attributes_are_equal_on_all_mounts_and_after_restart() {
     assert_eq!(state(&third.path().join("all")), before);
     third.unmount();
     second.unmount();
-    // Once with an orderly stop, and once with a kill of all processes.
+    // Restart once after an orderly stop, and once after a kill of all processes.
     for in_order in [true, false] {
         match in_order {
             true => cluster.stop(),
@@ -133,7 +133,7 @@ fn attributes_are_equal_on_all_mounts_and_after_restart() {
     cluster.stop();
 }
 
-/// Semantics 1.8, for files and directories, over restarts of all services.
+/// Semantics 1.8, for files and directories, after restarts of all services.
 #[test]
 fn inode_numbers_are_not_reused_after_restarts() {
     let cluster = Cluster::start(Shape::default());

@@ -1,10 +1,10 @@
 //! `kill -9` of single processes at random moments under a mixed workload. Every acknowledged
-//! operation survives, every byte is right, `skep entry info` works on all files, and no chunk file
-//! is orphaned.
+//! operation survives, every byte is correct, `skep entry info` works on all files, and no chunk
+//! file remains without its file.
 //!
-//! There are at least 50 kills in each run: half with FUSE over io_uring, half over /dev/fuse. The
-//! test asserts the transport. It prints the seed; `SKEP_TEST_SEED` repeats the order of kills and
-//! operations (not their timing).
+//! A run has at least 50 kills, half with FUSE over io_uring and half with /dev/fuse. The tests
+//! check the transport, and print the seed. With this seed in `SKEP_TEST_SEED`, a run repeats the
+//! order of kills and operations (not their timing).
 
 use skep_testkit::files;
 use skep_testkit::process::Process;
@@ -15,13 +15,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
-/// Number of kills on each transport; in total at least 50.
+/// Number of kills with each transport. The sum must be at least 50.
 const KILLS: usize = 30;
-/// One of this many kills hits the mount process. Such a kill ends a round, because the running
-/// operations fail.
+/// One of this many kills hits the mount process. The kill of a mount ends a round, because the
+/// running operations fail.
 const CLIENT_KILL_EVERY: usize = 5;
 const WORKERS: u64 = 4;
-/// Maximum number of operations between two kills.
+/// Maximum number of operations of the workload between two kills.
 const BETWEEN: usize = 900;
 /// Maximum time in which the cluster must remove the chunk files of removed files.
 const CLEAN_UP: Duration = Duration::from_secs(30);
@@ -40,7 +40,8 @@ fn under_load(workers: &mut [Worker], violence: impl FnOnce(&mut dyn FnMut(usize
                 scope.spawn(move || worker.run(stop))
             })
             .collect();
-        // Waits until all workers together have completed `operations` more operations.
+        // This closure waits until all workers together have completed `operations` more
+        // operations.
         let mut go_on = |operations: usize| {
             let count = || done.iter().map(|it| it.load(Ordering::Relaxed)).sum::<u64>();
             let goal = count() + operations as u64;
@@ -61,7 +62,7 @@ fn verify(workers: &mut [Worker], crash: &Crash, round: &str) {
     assert!(problems.is_empty(), "{round}:\n{}", problems.join("\n"));
 }
 
-/// Picks a random service to kill: metadata and storage more often than management.
+/// Picks a random service to kill. Metadata and storage are picked more often than management.
 fn victim(cluster: &Cluster, random: &mut Random) -> Process {
     let role = random.one_of(&["management", "metadata", "metadata", "storage", "storage"]);
     wait_for("a service to kill", PATIENCE, || {
@@ -70,7 +71,7 @@ fn victim(cluster: &Cluster, random: &mut Random) -> Process {
     })
 }
 
-/// Ends a round with a kill of the mount. Only then may a worker get an error.
+/// Ends a round with a kill of the mount. Only after this kill may a worker get an error.
 fn kill_client(cluster: &Cluster, workers: &mut [Worker], random: &mut Random) {
     let failures = under_load(workers, |go_on| {
         go_on(1 + random.below(BETWEEN));
@@ -127,8 +128,7 @@ fn entry_info_on_all(cluster: &Cluster) {
     }
 }
 
-/// Removes all files, and checks that no chunk file is left.
-/// Semantics 4.5.
+/// Removes all files, and checks that the targets remove all chunk files. Semantics 4.5.
 fn nothing_is_orphaned(cluster: &Cluster, workers: &mut Vec<Worker>) {
     workers.iter_mut().for_each(Worker::close);
     for worker in workers.drain(..) {

@@ -12,8 +12,8 @@ use std::fs;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// Longer than in other tests: a lab starts a whole cluster in network namespaces with limited
-/// rates.
+/// Longer than in other tests, because a lab starts a whole cluster in network namespaces with
+/// limited rates.
 const PATIENCE: Duration = Duration::from_secs(240);
 const NOTHING: Vec<String> = Vec::new();
 /// Rates of a client's link and of a target in bytes per second, as in [`RATES`].
@@ -50,8 +50,8 @@ fn has_sleep(lab: &Lab) -> bool {
 }
 
 /// Writes new files on `targets` from client 1, and syncs them. Returns the bytes written per
-/// second. Several files are written at once, because a single writer would wait alternately for
-/// the link and for the target.
+/// second. Several programs write at once, because a single program would wait alternately for the
+/// link and for the target.
 fn written_rate(lab: &Lab, name: &str, targets: &str) -> f64 {
     let skep = cluster::program().display().to_string();
     let on_client = |script: &str| lab.json("run", &["--host", "c1", "--", "sh", "-c", script]);
@@ -73,8 +73,8 @@ fn written_rate(lab: &Lab, name: &str, targets: &str) -> f64 {
     bytes / host["seconds"].float()
 }
 
-/// Checks that the measured rate reaches `expected` and never exceeds it. On a busy machine a few
-/// attempts may stay below this rate.
+/// Checks that the measured rate reaches `expected` and never exceeds it. Makes several attempts,
+/// because on a busy machine the rate may stay below `expected`.
 fn assert_rate(lab: &Lab, targets: &str, expected: f64) {
     let mut found = Vec::new();
     for attempt in 0..5 {
@@ -99,7 +99,7 @@ fn lab_links_and_targets_have_the_requested_rates() {
     assert_eq!(names, ["m1", "s1", "s2", "c1", "c2"]);
     checked(&lab, "status", &[]);
 
-    // Both mounts, used from outside and from the hosts.
+    // Use both mounts, from this machine and from the lab's hosts.
     files::write(lab.mount("c1").join("greeting"), "hello");
     assert_eq!(files::read_to_string(lab.mount("c2").join("greeting")), "hello");
     let script = ["--", "sh", "-c", "cat greeting; echo $SKEP_LAB_HOST >&2"];
@@ -112,8 +112,8 @@ fn lab_links_and_targets_have_the_requested_rates() {
         );
     }
 
-    // A single target is slower than the client's link; two targets together are faster.
-    // Target 1 is the metadata target.
+    // A single target is slower than the client's link, and two targets together are faster. Target
+    // 1 is the metadata target.
     assert_rate(&lab, "2", TARGET);
     assert_rate(&lab, "2,3", LINK);
     let status = lab.json("status", &[]);
@@ -146,7 +146,7 @@ fn lab_commands_return_exit_codes_and_respect_timeouts() {
     let value: Value = serde_json::from_str(&run.stdout).expect("JSON");
     assert_eq!(value["hosts"][0]["exit_code"], 0, "{value}");
     assert_eq!(value["hosts"][1]["exit_code"], 7, "{value}");
-    // Processes that the command has started are killed with the command.
+    // At the time limit, `skep lab run` kills the command and all processes that it has started.
     let script = "sleep 1000 & sleep 1000; echo not reached";
     let limited = ["--host", "c1", "--timeout", "300ms", "--output", "json"];
     let run = lab.call("run", &[&limited[..], &["--", "sh", "-c", script]].concat());
@@ -163,11 +163,11 @@ fn lab_commands_return_exit_codes_and_respect_timeouts() {
 }
 
 #[test]
-fn remains_of_a_killed_lab_are_removed() {
+fn lab_down_removes_the_remains_of_a_killed_lab() {
     let lab = Lab::new();
     lab.call("up", &SHAPE).expect_success();
     files::write(lab.mount("c1").join("data"), vec![7; 3 << 20]);
-    // A second program runs on a host.
+    // Let a second program run on a host.
     let mut shell = lab.command("run", &["--host", "c2", "--", "sleep", "1000"]);
     let mut shell = shell.stdout(Stdio::null()).spawn().expect("started");
     wait_for("it runs", PATIENCE, || has_sleep(&lab).then_some(()));
@@ -185,14 +185,15 @@ fn remains_of_a_killed_lab_are_removed() {
     lab.call("down", &[]).expect_success();
     shell.wait().expect("our own child");
     assert_eq!(lab.remains(), NOTHING);
-    // The name can be used again, and the removal also works without the state file.
+    // A new lab can get the same name. `skep lab down` removes it even without the state file.
     lab.call("up", &SHAPE).expect_success();
     files::remove_file(lab.directory().join("lab.json"));
     lab.call("down", &[]).expect_success();
     assert_eq!(lab.remains(), NOTHING);
 }
 
-/// Returns the number of processes in the state of a lab; `None` means that there is no state.
+/// Returns the number of processes in the state file of a lab. `None` means that the lab has no
+/// state file.
 fn noted_processes(lab: &Lab) -> Option<usize> {
     let text = fs::read(lab.directory().join("lab.json")).ok()?;
     let state: Value = serde_json::from_slice(&text).expect("never half a state");
@@ -200,10 +201,10 @@ fn noted_processes(lab: &Lab) -> Option<usize> {
 }
 
 #[test]
-fn lab_killed_while_starting_is_removed() {
+fn lab_down_removes_a_lab_killed_during_its_start() {
     let lab = Lab::new();
     let namespaces = || lab.remains().iter().filter(|it| it.starts_with("skep-lab-")).count();
-    // The first process in the state is `skep lab up` itself.
+    // The first process in the state file is `skep lab up` itself.
     let moments: [(&str, &dyn Fn() -> bool); 6] = [
         ("its directory is there", &|| lab.directory().exists()),
         ("a namespace is there", &|| namespaces() > 0),
@@ -225,7 +226,7 @@ fn lab_killed_while_starting_is_removed() {
         lab.call("down", &[]).expect_success();
         assert_eq!(lab.remains(), NOTHING, "{moment}");
     }
-    // If `skep lab up` of a lab still runs, `down` ends that process first.
+    // If `skep lab up` still runs, `skep lab down` ends that process first.
     let mut up = lab.command("up", &SHAPE);
     let mut up = up.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("started");
     wait_for("it has begun", PATIENCE, || noted_processes(&lab));
@@ -258,14 +259,14 @@ fn impossible_lab_is_refused_before_it_is_created() {
     refused(&["--directory", &full.display().to_string()], 1, "it is not empty");
     assert_eq!(files::read_to_string(full.join("thesis")), "precious");
     refused(&["--link", "100Gbit"], 1, "--force");
-    // A shape from a file, and its dry run.
+    // Read a shape from a file, without starting the lab.
     files::write(&file, "servers = 3\ntargets = 1\nlink = \"80Mbit\"\n");
     let file = file.display().to_string();
     let plan = checked(&lab, "up", &[&file, "--clients", "1", "--dry-run"]);
     assert_eq!(plan["hosts"].as_array().map(Vec::len), Some(5), "{plan}");
     assert_eq!(plan["hosts"][1]["link_bytes_per_second"], 10_000_000);
     assert_eq!(lab.remains(), NOTHING);
-    // Not every kernel has the module that emulates delays.
+    // The test must find out whether this kernel has the module that emulates delays.
     let netem = ["--net", "tc", "qdisc", "add", "dev", "lo", "root", "netem", "delay", "1ms"];
     let has_netem = finish(Command::new("unshare").args(netem), PATIENCE).status.success();
     match has_netem {
@@ -285,7 +286,7 @@ fn shapes(format: &str) -> String {
 fn without_root_a_lab_is_refused() {
     let scratch = Scratch::new();
     let lab = Lab::new();
-    // Use a copy: other users may have no access to the build directory.
+    // Use a copy of the program, because other users may have no access to the build directory.
     let copy = scratch.join("skep");
     files::copy(cluster::program(), &copy);
     let mut command = Command::new("setpriv");
@@ -312,12 +313,12 @@ fn benchmarks_run_on_the_hosts_of_a_lab_and_drop_caches() {
     let bench = |verb: &str, more: &[&str]| {
         let mut command = Command::new(cluster::program());
         command.args(["bench", verb, "--lab", lab.name(), "--output", "json"]).args(more);
-        // Relative paths are relative to the mounts, in any working directory.
+        // Relative paths are relative to the mounts of the hosts, in any working directory.
         command.current_dir("/");
         let value = finish(&mut command, PATIENCE).expect_success();
         let value: Value = serde_json::from_str(&value).expect("JSON");
         check(&format!("bench-{verb}"), &value);
-        // Other programs may load the processors, so the test cannot predict whether the run is
+        // Other programs may use the processors, so the test cannot predict whether the run is
         // valid.
         assert_eq!(value["is_valid"], !value["cpu"]["is_limit"].as_bool().expect("judged"));
         assert!(value["cpu"]["samples"].as_u64() > Some(0), "{value}");

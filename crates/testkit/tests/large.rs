@@ -1,7 +1,8 @@
-//! Large things: a file of 4 GiB, a directory of 200,000 files, a sparse file of 64 GiB.
+//! Large files and directories: a file of 4 GiB, a directory of 200,000 files, and a sparse file of
+//! 64 GiB.
 //!
-//! Each test has its own cluster. Files are created through one mount, and read through a second
-//! mount with the other transport.
+//! Each test has its own cluster. A test creates files through one mount, and reads them through a
+//! second mount with the other transport.
 
 use skep_testkit::files;
 use skep_testkit::{Cluster, Random, Shape, Transport};
@@ -28,7 +29,7 @@ fn name(index: usize) -> String {
     format!("file-{index:06}")
 }
 
-/// Prints how long each step takes, to explain the duration of the test.
+/// Prints how long each step of a test takes, to explain the duration of the test.
 struct Timer(Instant);
 
 impl Default for Timer {
@@ -81,12 +82,12 @@ fn directory_of_200_000_files_can_be_listed_and_removed() {
 }
 
 #[test]
-fn another_mount_reads_a_file_of_4_gib() {
+fn second_mount_reads_a_file_of_4_gib() {
     const LEN: u64 = 4 << 30;
     const PIECE: usize = 4 << 20;
     let mut cluster = Cluster::start(Shape::default());
     let second = cluster.mount(Transport::Device);
-    // Each piece has different bytes: equal pieces would hide a piece at a wrong offset.
+    // Each piece has different bytes, because equal pieces would hide a piece at a wrong offset.
     let mut timer = Timer::default();
     let mut bytes = Random::new(42).bytes(PIECE);
     let mut written = DefaultHasher::new();
@@ -118,7 +119,7 @@ fn another_mount_reads_a_file_of_4_gib() {
 }
 
 #[test]
-fn a_sparse_file_of_64_gib_is_read_at_its_end() {
+fn last_bytes_of_a_sparse_file_of_64_gib_can_be_read() {
     const LEN: u64 = 64 << 30;
     let mut cluster = Cluster::start(Shape::default());
     let second = cluster.mount(Transport::Device);

@@ -1,8 +1,8 @@
-//! Replies that are lost together with their connection, one chosen reply at a time, while other
-//! programs of the same mount work: each operation takes effect exactly once.
+//! Operations whose reply is lost together with its connection, while other programs use the same
+//! mount. Each operation takes effect exactly once.
 //!
-//! Between the execution and the repetition, another mount makes the change that a second execution
-//! would destroy.
+//! After the first execution and before the mount repeats the request, another mount makes a change
+//! that a second execution would destroy.
 
 use skep_testkit::files;
 use skep_testkit::proxy::{Message, Proxy};
@@ -15,12 +15,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 
-/// Programs of the mount that work meanwhile.
+/// Number of programs that use the mount during the lost reply.
 const WORKERS: u32 = 3;
-/// Times that each test loses a reply.
+/// Number of lost replies in each test.
 const ROUNDS: u32 = 4;
 
-/// A cluster with a mount behind a proxy, and programs that work on that mount.
+/// A cluster with a mount behind a proxy, and programs that use that mount.
 struct Scene {
     // Fields are dropped in the order of declaration.
     work: Vec<JoinHandle<u32>>,
@@ -47,18 +47,18 @@ impl Scene {
         Self { work, is_ending, mount, proxy, cluster }
     }
 
-    /// Path through the mount behind the proxy.
+    /// Returns the path of a file in the mount behind the proxy.
     fn ours(&self, name: &str) -> PathBuf {
         self.mount.path().join(name)
     }
 
-    /// Path through the other mount.
+    /// Returns the path of a file in the other mount.
     fn theirs(&self, name: &str) -> PathBuf {
         self.cluster.path().join(name)
     }
 
-    /// Runs `operation` on a thread of its own, loses its reply, runs `meanwhile`, and lets the
-    /// mount repeat the request. Returns the result of the operation.
+    /// Runs `operation` on a separate thread, and drops the reply to its request. Then runs
+    /// `meanwhile`, and lets the mount repeat the request. Returns the result of the operation.
     fn lose<T: Send + 'static>(
         &self,
         (message, part): (Message, &[u8]),
@@ -107,8 +107,8 @@ fn lines(rounds: u32) -> String {
     (0..rounds).map(|round| format!("{round}\n")).collect()
 }
 
-/// Creates, links, renames, unlinks, appends and truncates in `directory` until the test ends. Each
-/// call must succeed. Returns the number of rounds.
+/// Creates, links, renames, unlinks, extends and truncates files in `directory` until the test
+/// ends. Each call must succeed. Returns the number of rounds.
 fn work(directory: &Path, is_ending: &AtomicBool) -> u32 {
     let path = |name: &str| directory.join(name);
     let mut log = files::open_with(OpenOptions::new().append(true).create(true), path("log"));
@@ -135,7 +135,7 @@ fn inode_of(path: &Path) -> [u8; 8] {
 
 /// Semantics 4.3.
 #[test]
-fn unlink_with_a_lost_reply_spares_a_new_file() {
+fn repeated_unlink_does_not_remove_a_newer_file() {
     let scene = Scene::new(Transport::Uring);
     for round in 0..ROUNDS {
         let name = format!("unlinked-{round}");
@@ -157,7 +157,7 @@ fn unlink_with_a_lost_reply_spares_a_new_file() {
 
 /// Semantics 4.3 and 1.5.
 #[test]
-fn rename_with_a_lost_reply_moves_only_the_first_file() {
+fn repeated_rename_does_not_move_a_newer_file() {
     let scene = Scene::new(Transport::Device);
     files::create_dir(scene.ours("other"));
     for round in 0..ROUNDS {
@@ -178,7 +178,7 @@ fn rename_with_a_lost_reply_moves_only_the_first_file() {
 
 /// Semantics 4.3.
 #[test]
-fn link_with_a_lost_reply_makes_one_link() {
+fn repeated_link_makes_only_one_link() {
     let scene = Scene::new(Transport::Uring);
     files::write(scene.ours("file"), "bytes");
     for round in 0..ROUNDS {
@@ -198,7 +198,7 @@ fn link_with_a_lost_reply_makes_one_link() {
 
 /// Semantics 2.9.
 #[test]
-fn append_with_a_lost_reply_appears_once() {
+fn repeated_append_is_written_once() {
     let scene = Scene::new(Transport::Uring);
     let append =
         |path: PathBuf| files::open_with(OpenOptions::new().append(true).create(true), path);
@@ -228,7 +228,7 @@ fn append_with_a_lost_reply_appears_once() {
 
 /// Semantics 2.7 and 4.3.
 #[test]
-fn truncation_with_a_lost_reply_keeps_later_bytes() {
+fn repeated_truncation_does_not_remove_newer_bytes() {
     let scene = Scene::new(Transport::Device);
     for round in 0..ROUNDS {
         let name = format!("truncated-{round}");
@@ -255,7 +255,7 @@ fn truncation_with_a_lost_reply_keeps_later_bytes() {
 
 /// Semantics 6.1 and 4.3.
 #[test]
-fn lock_and_unlock_with_lost_replies_take_effect_once() {
+fn repeated_lock_and_unlock_take_effect_once() {
     let scene = Scene::new(Transport::Uring);
     for round in 0..ROUNDS {
         let name = format!("locked-{round}");

@@ -1,5 +1,5 @@
-//! A storage target whose disk is lost for good: the administrator sees the loss, gives the target
-//! up, and nothing waits for it any more.
+//! A storage target whose disk is lost forever. Skep reports the loss, the administrator gives up
+//! the target as lost, and then no program waits for the target any more.
 
 use skep_testkit::cluster::skep;
 use skep_testkit::schema::check;
@@ -8,7 +8,8 @@ use std::io::Read;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Creates an empty file on as many targets as possible. Returns their number.
+/// Creates an empty file on as many targets as possible. Returns the number of targets that the
+/// file got.
 fn create_wide(cluster: &Cluster, path: &Path) -> usize {
     let text = path.display().to_string();
     skep(["entry", "create", "--num-targets", "all", &text]).expect_success();
@@ -41,18 +42,18 @@ fn reads_of_a_target_given_up_as_lost_fail_at_once() {
         (state("condition").as_deref() == Some("Down")).then_some(())
     });
 
-    // The second mount has no cached pages of the file.
+    // Read on the second mount, which has no cached pages of the file.
     let mut reader = Command::new("cat");
     reader.arg(second.path().join("wide")).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut reader = reader.spawn().expect("cat can be started");
 
-    // Without the confirmation, nothing changes.
+    // Without the confirmation, the command changes nothing.
     let refused = |arguments: &[&str]| {
         let arguments = [&["target", "remove", "--lost"], arguments].concat();
         cluster.try_skep(&arguments).expect_failure()
     };
     wait_for("the other target is served again", PATIENCE, || {
-        // The list is shown, although the target cannot be given up.
+        // The command lists the affected files, although it refuses to give up the target.
         let tried = cluster.try_skep(&["target", "remove", "--lost", &served]);
         tried.stdout.contains("serves it").then_some(())
     });
@@ -83,7 +84,8 @@ fn reads_of_a_target_given_up_as_lost_fail_at_once() {
     assert!(healthy.contains("Note: storage target") && healthy.contains(&note), "{healthy}");
     assert_eq!(state("condition").as_deref(), Some("Lost"));
 
-    // The directory comes back. Its target refuses requests, and `skep health check` reports it.
+    // The directory of the lost target appears again. The target refuses requests, and `skep health
+    // check` reports the directory.
     files::rename(directory.with_extension("gone"), directory);
     cluster.processes("storage").iter().for_each(|process| process.kill());
     let health = wait_for("the directory is reported", PATIENCE, || {
@@ -98,7 +100,7 @@ fn reads_of_a_target_given_up_as_lost_fail_at_once() {
     files::rename(directory, directory.with_extension("gone"));
     cluster.processes("storage").iter().for_each(|process| process.kill());
 
-    // New files avoid the target, and old ones can be replaced and removed.
+    // New files avoid the target, and old files can be replaced and removed.
     let late = cluster.path().join("late");
     assert_eq!(create_wide(&cluster, &late), 1);
     files::write(&late, "late");

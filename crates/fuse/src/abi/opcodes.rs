@@ -19,8 +19,8 @@ macro_rules! opcodes {
                 match number { $($number => Some(Self::$name),)* _ => None }
             }
 
-            /// Returns the length in bytes of the fixed struct with which the operation's request
-            /// starts. The payload (names, data) follows the struct.
+            /// Returns the length in bytes of the fixed struct at the start of the operation's
+            /// request. The payload (names, data) follows the struct.
             pub(crate) fn argument_bytes(self) -> usize {
                 match self { $(Self::$name => $arguments,)* }
             }

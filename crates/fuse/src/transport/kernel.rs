@@ -46,7 +46,7 @@ pub(crate) fn set_nonblocking(fd: &OwnedFd) -> io::Result<()> {
 /// the last mount of the file system is unmounted or aborted.
 pub(crate) fn is_connected(fd: &OwnedFd) -> bool {
     let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events: 0, revents: 0 };
-    // SAFETY: the pointer is to one entry, as the count says, and the entry outlives the call.
+    // SAFETY: the pointer and the count describe one entry, which outlives the call.
     let count = unsafe { libc::poll(&raw mut poll, 1, 0) };
     count >= 0 && poll.revents & libc::POLLERR == 0
 }

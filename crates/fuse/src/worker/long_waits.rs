@@ -33,8 +33,8 @@ pub(super) struct LongWaits {
 }
 
 impl LongWaits {
-    /// Returns the line that is due at `now`, if any. `unanswered` has all requests in flight
-    /// except for those that wait for locks, in any order.
+    /// Returns the line that is due at `now`, if any. `unanswered` has all requests in flight in
+    /// any order, without the requests that wait for locks.
     pub(super) fn line(
         &mut self,
         unanswered: &[UnansweredRequest],

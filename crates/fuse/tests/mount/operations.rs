@@ -311,7 +311,7 @@ fn large_directory_is_listed_completely(transport: &str) {
     assert_eq!(got.len(), COUNT);
     assert_eq!(got.iter().collect::<HashSet<_>>().len(), COUNT, "no name twice");
     // Read the attributes too. The listing contains the attributes of some entries, and the kernel
-    // requests those of the other entries one by one.
+    // requests the attributes of the other entries one by one.
     for entry in fs::read_dir(&directory).unwrap() {
         let entry = entry.unwrap();
         assert!(entry.metadata().unwrap().is_file());
