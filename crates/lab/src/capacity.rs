@@ -20,9 +20,9 @@ use std::time::Duration;
 const SPAN: Duration = Duration::from_millis(500);
 /// Length in bytes of one message, like one request in a lab.
 const PIECE: usize = 1 << 20;
-/// Work per byte in a lab, relative to this measurement: a factor of 4, since a lab without limits
-/// writes about one byte in the time in which this measurement moves four, and a factor of 2, since
-/// a busy machine cannot emulate rates and half of it must stay idle.
+/// Work per byte in a lab, relative to this measurement. It has a factor of 4, since this
+/// measurement moves about four bytes while a lab without limits writes one byte. It has another
+/// factor of 2, since half of the machine must stay idle: a busy machine cannot emulate rates.
 const COST_OF_A_LAB: u64 = 8;
 
 /// Returns the number of bytes per second that a lab on this machine can carry now.
@@ -47,7 +47,8 @@ pub fn capacity() -> Result<u64> {
     thread::sleep(SPAN);
     is_over.store(true, Ordering::Relaxed);
     for thread in threads {
-        // A broken connection lowers the measured rate, so its error is ignored here.
+        // An error of a thread is ignored, since a broken connection lowers the measured rate
+        // anyway.
         let _ = thread.join();
     }
     let seconds = (skep_env::now() - start).as_secs_f64();
@@ -57,7 +58,8 @@ pub fn capacity() -> Result<u64> {
 fn send(mut to: TcpStream, is_over: &AtomicBool) {
     let mut piece = vec![0x5a; PIECE];
     while !is_over.load(Ordering::Relaxed) {
-        // The data contains the checksum, so that the compiler cannot omit its computation.
+        // The data contains the checksum, so that the compiler cannot omit the computation of the
+        // checksum.
         let sum = crc32c(&piece);
         piece[..4].copy_from_slice(&sum.to_le_bytes());
         if to.write_all(&piece).is_err() {
@@ -93,8 +95,8 @@ fn objection(wanted: u64, capacity: u64) -> Option<String> {
 /// Checks that this machine carries `wanted` bytes per second.
 ///
 /// # Errors
-/// Returns `LimitReached` with both rates if it does not. If `is_forced`, the problem is only
-/// reported through `report`.
+/// Returns `LimitReached` with both rates if this machine is too slow. If `is_forced`, the function
+/// only passes the problem to `report`.
 pub(crate) fn check(wanted: u64, is_forced: bool, report: &mut dyn FnMut(&str)) -> Result<()> {
     let capacity = capacity()?;
     match objection(wanted, capacity) {

@@ -13,7 +13,7 @@ use std::process::Command;
 /// that the kernel removes when the commands end.
 const TRY_NETWORK: &str = "ip link add name b type bridge && ip link add name v type veth peer name w && \
                            tc qdisc add dev v root tbf rate 1mbit burst 20000 limit 20000";
-/// A command that creates a delay of the kind that a lab uses, in such a namespace.
+/// A command that creates a delay of the kind that a lab uses, also in a temporary namespace.
 const TRY_DELAY: &str = "tc qdisc add dev lo root netem delay 1ms";
 
 fn refused(code: ErrorCode, what: impl Into<String>) -> Error {

@@ -14,7 +14,7 @@ pub(crate) const NEEDED: [(&str, &str); 6] = [
     ("umount", "mount"),
 ];
 
-/// Returns a command with a lab's mark in its environment.
+/// Returns a command that has a lab's mark in its environment, by which `down` finds its process.
 pub(crate) fn marked(lab: &str, program: &str) -> Command {
     let mut command = Command::new(program);
     command.env(PROCESS_VARIABLE, lab);

@@ -15,8 +15,8 @@ use std::time::Duration;
 /// Time between samples. It is short enough for runs of a few seconds. The counters advance by
 /// ticks of up to 10 ms, so the error of a sample is about two percent.
 const PERIOD: Duration = Duration::from_millis(250);
-/// Minimum idle share of a sample that is not saturated. Below it, a process may have waited for a
-/// processor.
+/// Minimum idle share of a sample that is not saturated. Below this share, a process may have
+/// waited for a processor.
 pub const IDLE_ENOUGH: f64 = 0.05;
 /// Maximum share of saturated samples in a valid run.
 pub const SATURATED_BEARABLE: f64 = 0.10;
@@ -77,7 +77,7 @@ impl CpuUse {
         Self { samples, saturated_samples, mean_idle, least_idle, is_limit }
     }
 
-    /// Returns a sentence for people, to print below a result.
+    /// Returns a sentence for users, to print below a result.
     pub fn in_words(&self) -> String {
         let Self { samples, saturated_samples, mean_idle, .. } = self;
         match self.is_limit {
@@ -99,7 +99,7 @@ pub struct CpuWatch {
 }
 
 impl CpuWatch {
-    /// Starts to take samples, in a thread of its own.
+    /// Starts a thread that takes samples.
     pub fn start() -> Self {
         let (end, ended) = mpsc::channel();
         let thread = std::thread::spawn(move || {

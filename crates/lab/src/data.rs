@@ -58,7 +58,8 @@ pub(crate) fn is_mount_point(directory: &Path) -> Result<bool> {
     Ok(mounts_below(directory)?.iter().any(|mount| mount.point == directory))
 }
 
-/// Returns the reason why a directory cannot hold the data of a lab. `None` means that it can.
+/// Returns the reason why a directory cannot hold the data of a lab. `None` means that it is
+/// suitable.
 pub(crate) fn objection(directory: &Path) -> Option<String> {
     let shown = directory.display();
     match fs::read_dir(directory).map(|mut entries| entries.next().is_none()) {
@@ -118,7 +119,7 @@ pub(crate) fn remove(lab: &str, directory: &Path) -> Result<bool> {
             );
             return Err(Error::new(ErrorCode::InUse, what));
         }
-        // Unmount lazily, since a user's program may still have files open in it.
+        // Unmount lazily, since a user's program may still have files of the mount open.
         call(marked(lab, "umount").arg("--lazy").arg(directory))?;
     }
     let named = |error: std::io::Error| Error::from(error).within(directory.display());

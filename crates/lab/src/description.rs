@@ -11,8 +11,8 @@ use std::time::Duration;
 
 /// Default name of a lab.
 pub const DEFAULT_NAME: &str = "lab";
-/// Maximum variability in percent. With more, a target would run at a tenth of its rate for
-/// seconds, like a broken target.
+/// Maximum variability in percent. With a higher variability, a target would run at a tenth of its
+/// rate for seconds, like a broken target.
 const MAX_VARIABILITY: u32 = 50;
 
 /// A share in percent, written as `10%`.
@@ -207,7 +207,7 @@ impl Description {
     }
 
     /// Returns the maximum total rate of all servers in bytes per second, from the limits of links
-    /// and targets. `None` means that neither has a limit.
+    /// and targets. `None` means that neither links nor targets have a limit.
     pub fn total_rate(&self) -> Option<u64> {
         let of = |rate: Option<Rate>, count: u64| {
             rate.map(|rate| rate.bytes_per_second().saturating_mul(count))
@@ -222,8 +222,8 @@ impl Description {
     }
 }
 
-/// Checks the name of a lab. It must not contain dashes, since it becomes part of other names in
-/// which dashes separate the parts.
+/// Checks the name of a lab. The name must not contain dashes, since dashes separate the parts of
+/// the longer names that contain it.
 ///
 /// # Errors
 /// Returns `Configuration` with the rules for names if the name is invalid.
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_values_are_refused_by_their_name() {
+    fn invalid_values_are_refused_with_their_name() {
         let wrong = |text: &str| Description::parse(text).unwrap_err().context().to_owned();
         assert!(wrong("sevrers = 2").contains("unknown field `sevrers`"));
         assert!(wrong("link = \"fast\"").contains("400Mbit"));

@@ -1,8 +1,8 @@
-//! Removes a lab, or the remains of an incomplete one.
+//! Removes a lab, or the remains of an incomplete lab.
 //!
-//! No step assumes that `up` has completed. Processes are found by the state file, by their
-//! namespaces, and by a mark in their environment. Namespaces are found by their names, and mounts
-//! by their directories. Any of these may be gone already.
+//! No step assumes that `up` has completed. The removal finds processes by the state file, by their
+//! namespaces, and by a mark in their environment. It finds namespaces by their names, and mounts
+//! by their directories. Any of these parts may be missing already.
 
 use crate::command::{call, ip, marked};
 use crate::data;
@@ -46,7 +46,7 @@ struct LabRemains {
 
 impl LabRemains {
     fn of(lab: &str) -> Result<Self> {
-        // If the state cannot be read, the other parts are found without it.
+        // If the state cannot be read, the other parts are found without the state.
         let state = State::load(lab).ok();
         let run = state_directory(lab);
         let data = match &state {
@@ -63,7 +63,7 @@ impl LabRemains {
 
     /// Returns the ids of the lab's running processes.
     fn processes(&self, lab: &str) -> Vec<u32> {
-        // Looks for namespaces again, since more may exist by now.
+        // Look for namespaces again, since `up` may have created more of them.
         let mut found = of_lab(lab, &namespaces_of(lab));
         let noted = self.state.iter().filter(|state| state.is_of_this_boot());
         for process in noted.flat_map(|state| &state.processes) {
@@ -104,9 +104,9 @@ pub fn down(lab: &str) -> Result<Removed> {
         let still = |pid: &u32| crate::process::start_time(*pid).is_some();
         processes += kill_all(|| started.iter().copied().filter(still).collect())?;
     }
-    // The parts above were found before that process was killed, so the parts that its last steps
-    // created may be missing. Its last child may still run. So look for parts again until no
-    // namespace is left.
+    // The first search ended before that process was killed, so it may have missed parts that the
+    // last steps of the process created. Its last child may still run. So look for parts again
+    // until no namespace is left.
     let found = LabRemains::of(lab)?;
     let mut namespaces = Vec::new();
     let mut mounts = Vec::new();
@@ -179,7 +179,8 @@ fn remove_run(lab: &str, run: &Path) -> Result<()> {
         );
         return Err(Error::new(ErrorCode::InUse, what));
     }
-    // Remove mount points one by one, and only if empty: files in a mount must never be removed.
+    // Remove mount points one by one, and only if empty, since files in a mount must never be
+    // removed.
     let points = run.join("mnt");
     for entry in fs::read_dir(&points).into_iter().flatten() {
         ignore_missing(fs::remove_dir(entry.map_err(named)?.path()))?;
@@ -191,7 +192,7 @@ fn remove_run(lab: &str, run: &Path) -> Result<()> {
     }
     ignore_missing(fs::remove_dir(run))
         .map_err(|error| error.within(format_args!("cannot remove lab '{lab}'")))?;
-    // This fails if other labs use these directories, and the error is ignored.
+    // The removal fails if other labs use these directories, so its error is ignored.
     for root in [STATE_ROOT, DATA_ROOT] {
         let _ = fs::remove_dir(root);
     }

@@ -8,7 +8,8 @@
 //! [`up`](fn@up) starts a lab. [`down`](fn@down) removes a lab, or the remains of an incomplete
 //! lab.
 //!
-//! Does not own measurements: benchmarks and studies run their programs on the hosts of a lab.
+//! The crate does not own measurements. Benchmarks and studies run their programs on the hosts of a
+//! lab.
 
 mod capacity;
 mod check;

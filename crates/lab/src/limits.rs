@@ -2,18 +2,18 @@
 
 use std::time::Duration;
 
-/// Maximum number of servers, and also of clients. Each is a namespace with a pair of interfaces
-/// and one or two processes. The bridge accepts 1023 interfaces.
+/// Maximum number of servers, and also of clients. Each server and each client is a namespace with
+/// a pair of interfaces and one or two processes. The bridge accepts 1023 interfaces.
 pub(crate) const MAX_HOSTS: u16 = 250;
 /// Maximum number of targets of one server. Each target is a thread.
 pub(crate) const MAX_TARGETS: u16 = 64;
-/// Maximum number of metadata targets. Each is a thread on the metadata host.
+/// Maximum number of metadata targets. Each target is a thread on the metadata host.
 pub(crate) const MAX_METADATA_TARGETS: u16 = 64;
 /// Maximum length in bytes of a lab's name, which is part of the names of namespaces and
 /// directories.
 pub(crate) const MAX_NAME: usize = 16;
-/// Minimum rate of a link or target in bytes per second. Below it, protocol messages take a notable
-/// share of the rate, and requests of 1 MiB exceed the timeouts of clients.
+/// Minimum rate of a link or target in bytes per second. Below this rate, protocol messages take a
+/// notable share of the rate, and requests of 1 MiB exceed the timeouts of clients.
 pub(crate) const MIN_RATE: u64 = 125_000;
 /// Maximum rate of a link or target in bytes per second, for the kernel's token bucket.
 pub(crate) const MAX_RATE: u64 = 12_500_000_000;
@@ -26,7 +26,7 @@ pub(crate) const MTU: u32 = 9000;
 /// Burst of a link after a pause, as time at the link's rate. It is long enough that timers which
 /// fire a few milliseconds late cost no rate. It is too short to affect the time of a transfer.
 pub(crate) const BURST: Duration = Duration::from_millis(5);
-/// Minimum burst in frames. With less, a link would never send.
+/// Minimum burst in frames. With a smaller burst, a link would never send.
 pub(crate) const MIN_BURST_FRAMES: u32 = 2;
 /// Length in bytes of the queue in front of a link. It exceeds the sum of the windows of all
 /// connections. So the queue drops no packet, like a network with flow control, and no rate is lost
@@ -34,9 +34,9 @@ pub(crate) const MIN_BURST_FRAMES: u32 = 2;
 pub(crate) const QUEUE_BYTES: u32 = 64 << 20;
 /// Length of the queue of a delayed link, in packets.
 pub(crate) const DELAYED_PACKETS: u32 = 100_000;
-/// Maximum time in which one service or one mount must become ready.
+/// Time limit for one service or one mount to become ready.
 pub(crate) const START_PATIENCE: Duration = Duration::from_secs(60);
-/// Maximum time in which processes must exit after they were killed.
+/// Time limit for killed processes to exit.
 pub(crate) const END_PATIENCE: Duration = Duration::from_secs(20);
 /// Interval between checks of processes.
 pub(crate) const TICK: Duration = Duration::from_millis(20);

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 pub const STATE_ROOT: &str = "/run/skep-lab";
 /// Default parent of the data directories of labs.
 pub const DATA_ROOT: &str = "/var/tmp/skep-lab";
-/// Directory in which the system keeps the names of network namespaces.
+/// Directory in which the system stores the names of network namespaces.
 pub const NAMESPACES: &str = "/run/netns";
 /// Environment variable that marks all processes of a lab. Its value is the lab's name.
 pub const PROCESS_VARIABLE: &str = "SKEP_LAB_PROCESS";
@@ -40,13 +40,13 @@ pub(crate) fn namespace(lab: &str, host: &str) -> String {
     format!("{PREFIX}{lab}-{host}")
 }
 
-/// Returns the lab to which a namespace belongs by its name. `None` means that it belongs to no
-/// lab.
+/// Returns the lab that the name of a namespace contains. `None` means that the namespace belongs
+/// to no lab.
 pub(crate) fn lab_of_namespace(namespace: &str) -> Option<&str> {
     namespace.strip_prefix(PREFIX)?.split_once('-').map(|(lab, _)| lab)
 }
 
-/// Returns the source in the mount table of a lab's in-memory file system.
+/// Returns the source that the mount table shows for a lab's in-memory file system.
 pub(crate) fn memory_name(lab: &str) -> String {
     format!("{PREFIX}{lab}")
 }
@@ -63,8 +63,8 @@ pub enum Role {
     Client,
 }
 
-/// Returns name and address of host `number` (from 1) of a role. The addresses are those reserved
-/// for tests of networks (RFC 2544).
+/// Returns name and address of host `number` (from 1) of a role. The addresses are reserved for
+/// tests of networks (RFC 2544).
 pub(crate) fn host(role: Role, number: u16) -> (String, Ipv4Addr) {
     let last = u8::try_from(number).expect("fewer hosts than addresses: limits.rs");
     match role {

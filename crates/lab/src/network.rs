@@ -2,15 +2,17 @@
 //!
 //! All interfaces are in the lab's own namespaces, so the network of this machine stays unchanged.
 //! One namespace has the bridge. Each host has a pair of interfaces: `eth0` in its own namespace,
-//! and one with the host's name in the bridge's namespace. A token bucket at each end limits the
-//! packets that leave it. The bucket at `eth0` limits the packets that the host sends, and the
-//! bucket at the bridge limits the packets that the host receives. All traffic of a host is
-//! limited, including traffic of management and metadata, as on a real network.
+//! and one with the host's name in the bridge's namespace. A token bucket at each of the two
+//! interfaces limits the packets that leave the interface. The bucket at `eth0` limits the packets
+//! that the host sends, and the bucket at the bridge limits the packets that the host receives. All
+//! traffic of a host is limited, including traffic of management and metadata, as on a real
+//! network.
 //!
 //! # Hazard: large packets
 //! The kernel passes up to 64 KiB to an interface at once, and later splits this data into frames.
-//! If the bucket is smaller than this data, the kernel splits it earlier, which costs processor
-//! time but keeps the rate. So the size of a bucket may depend on the rate alone ([`Bucket::of`]).
+//! If the bucket is smaller than this data, the kernel splits the data earlier. The earlier split
+//! costs processor time, but does not change the rate. So the size of a bucket may depend on the
+//! rate alone ([`Bucket::of`]).
 
 use crate::command::{ip, tc};
 use crate::limits::{BURST, DELAYED_PACKETS, MIN_BURST_FRAMES, MTU, QUEUE_BYTES};

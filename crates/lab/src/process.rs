@@ -32,7 +32,7 @@ fn stat_fields(pid: u32) -> Option<Vec<String>> {
     Some(fields.split_whitespace().map(str::to_owned).collect())
 }
 
-/// Indexes of fields, counted from zero at the first field after the name.
+/// Indexes of fields in `/proc/<pid>/stat`, counted from zero at the first field after the name.
 const STATE_FIELD: usize = 0;
 const PARENT_FIELD: usize = 1;
 const START_FIELD: usize = 19;
@@ -50,8 +50,8 @@ pub(crate) fn start_time(pid: u32) -> Option<u64> {
 }
 
 impl Process {
-    /// Returns the running process with an id that was just started. `None` means that it has
-    /// exited.
+    /// Returns the process with the id `pid`, which was just started. `None` means that the process
+    /// has exited.
     pub(crate) fn of(name: &str, host: &str, pid: u32) -> Option<Self> {
         let start_time = start_time(pid)?;
         Some(Self { name: name.into(), host: host.into(), pid, start_time })
@@ -74,20 +74,21 @@ fn identity(path: &Path) -> Option<(u64, u64)> {
     fs::metadata(path).ok().map(|it| (it.dev(), it.ino()))
 }
 
-/// Whether a process carries a lab's mark, since `up` or another process of the lab started it.
+/// Whether a process has a lab's mark. A process gets the mark if `up` or another process of the
+/// lab starts it.
 fn is_marked(pid: u32, lab: &str) -> bool {
     let mark = format!("{PROCESS_VARIABLE}={lab}");
     let environment = fs::read(format!("/proc/{pid}/environ")).unwrap_or_default();
     environment.split(|byte| *byte == 0).any(|variable| variable == mark.as_bytes())
 }
 
-/// Returns the ids of all processes but this one that run in one of these namespaces or carry the
+/// Returns the ids of all processes but this one that run in one of these namespaces or have the
 /// lab's mark.
 pub(crate) fn of_lab(lab: &str, namespaces: &[String]) -> Vec<u32> {
     let inside: BTreeSet<_> =
         namespaces.iter().filter_map(|name| identity(&Path::new(NAMESPACES).join(name))).collect();
     // While a namespace is being created, its file is a plain file or refers to this machine's own
-    // namespace. Processes in the latter must not be found.
+    // namespace. The result must not contain processes in this machine's own namespace.
     let own = identity(Path::new("/proc/self/ns/net"));
     let is_inside = |pid: u32| {
         let identity = identity(Path::new(&format!("/proc/{pid}/ns/net")));
@@ -112,9 +113,9 @@ pub(crate) fn children(parent: u32) -> Vec<u32> {
     found
 }
 
-/// Kills all processes that `find` returns, until it returns none twice in a row. Once is not
-/// enough, since a starting process gets its mark a moment after its start. Returns the number of
-/// killed processes.
+/// Kills all processes that `find` returns, until `find` returns none twice in a row. One empty
+/// result is not enough, since a starting process gets its mark a moment after its start. Returns
+/// the number of killed processes.
 ///
 /// # Errors
 /// Returns `TimedOut` with the processes that do not exit in time.
@@ -137,7 +138,7 @@ pub(crate) fn kill_all(find: impl Fn() -> Vec<u32>) -> Result<usize> {
         }
         for pid in left {
             killed.insert(pid);
-            // The process may have exited a moment ago, so an error is ignored.
+            // An error is ignored, since the process may have exited a moment ago.
             let _ = skep_env::send_signal(pid, libc::SIGKILL);
         }
         std::thread::sleep(TICK);
@@ -149,7 +150,7 @@ mod tests {
     use super::*;
     use std::process::{Child, Command};
 
-    /// A child process that is killed also if the test fails.
+    /// A child process that is killed even if the test fails.
     struct Ended(Child);
 
     impl Drop for Ended {

@@ -14,14 +14,14 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// How long a command may take to exit after its timeout, before it is killed.
+/// Time limit for a command to exit after its timeout. Then the command is killed.
 const END_PATIENCE: Duration = Duration::from_secs(2);
 /// Environment variable whose value is the name of the host on which a command runs.
 const HOST_VARIABLE: &str = "SKEP_LAB_HOST";
 /// Maximum number of output lines in the queue to the caller. A program that writes faster than the
 /// caller reads must wait.
 const WAITING_LINES: usize = 1024;
-/// Maximum length in bytes of a line. Longer lines are passed on in pieces.
+/// Maximum length in bytes of a line. Longer lines are passed to the caller in pieces.
 const MAX_LINE: u64 = 64 << 10;
 
 /// The result of a command on one host.
@@ -52,7 +52,8 @@ pub struct Run {
     pub seconds: f64,
     /// Use of this machine's processors during the run.
     pub cpu: CpuUse,
-    /// Whether measurements in this run are valid, since the processors were not the limit.
+    /// Whether measurements in this run are valid. They are valid if the processors were not the
+    /// limit.
     pub is_valid: bool,
 }
 
@@ -86,7 +87,8 @@ struct HostProcess {
 ///
 /// # Errors
 /// - `InvalidArgument`: the command is empty.
-/// - `Io`: the command cannot be started on a host. It is then killed on the other hosts.
+/// - `Io`: the command cannot be started on a host. The function then kills the command on the
+///   other hosts.
 pub fn run(
     state: &State,
     hosts: &[&Host],
@@ -117,8 +119,8 @@ pub fn run(
     let mut report_line =
         |(index, stream, line): OutputLine| on_line(&hosts[index].name, stream, &line);
     await_all(&mut running, start, timeout, &received, &mut report_line)?;
-    // Readers end with the command, unless a background process holds the pipe open. In both cases
-    // only the lines that are in the queue now are still passed on.
+    // Readers end with the command, unless a background process holds the pipe open. In both cases,
+    // pass only the lines to the caller that are in the queue now.
     for line in received.try_iter() {
         report_line(line);
     }

@@ -1,5 +1,5 @@
-//! Starts the services and mounts of a lab. Each is a separate process of the program `skep` on its
-//! host.
+//! Starts the services and mounts of a lab. Each service or mount is a separate process of the
+//! program `skep` on its host.
 
 use crate::command::{call, marked};
 use crate::limits::{START_PATIENCE, TICK};
@@ -18,7 +18,7 @@ use std::time::Duration;
 
 /// Shell command that sets the host name for all programs of the host, then executes the program.
 const SET_HOST_NAME: &str = "echo \"$0\" > /proc/sys/kernel/hostname && exec \"$@\"";
-/// Size at which the log of a process is renamed to `FILE.old`.
+/// Size at which a process renames its log to `FILE.old`.
 const LOG_LIMIT: &str = "16MiB";
 /// Number of log lines that an error shows.
 const SHOWN_LINES: usize = 5;

@@ -1,7 +1,7 @@
 //! The state of a lab, stored in a file for other commands and for the removal of the lab.
 //!
-//! The file is written before any part of the lab is created, with the names of all parts. It is
-//! written again after each start of a process.
+//! `up` writes the file with the names of all parts before it creates any part of the lab. It
+//! writes the file again after each start of a process.
 
 use crate::description::{Description, check_name};
 use crate::names::{
@@ -193,7 +193,7 @@ impl State {
         Ok(state)
     }
 
-    /// Replaces the file atomically: readers see either the old state or this one.
+    /// Replaces the file atomically, so that readers see either the old state or the new state.
     pub(crate) fn save(&self) -> Result<()> {
         let path = state_directory(&self.name).join(STATE_FILE);
         let temporary = path.with_extension("new");

@@ -36,8 +36,8 @@ pub fn plan(
 }
 
 /// Starts a lab, and returns its state when all mounts are ready. `program` is the path of `skep`.
-/// Each step is passed to `report`. After a failure, all created parts are removed. If `is_forced`,
-/// the lab is started even on a machine that is too slow for the rates.
+/// Passes the name of each step to `report`. After a failure, removes all created parts. If
+/// `is_forced`, starts the lab even on a machine that is too slow for the rates.
 ///
 /// # Errors
 /// Before any part is created:
@@ -46,10 +46,10 @@ pub fn plan(
 /// - `Exists`: the name or a directory is in use.
 /// - `NoSpace`: there is not enough memory for targets in memory.
 /// - `Unsupported`: the kernel lacks a required feature, or a program is missing.
-/// - `LimitReached`: this machine is too slow.
+/// - `LimitReached`: this machine is too slow for the rates.
 ///
-/// After that: the error of the failed step. If a service did not start, the error has the end of
-/// the service's log.
+/// After the first part is created: the error of the failed step. If a service did not start, the
+/// error has the end of the service's log.
 pub fn up(
     name: &str,
     description: &Description,
@@ -61,8 +61,8 @@ pub fn up(
     claim(&mut state)?;
     let made = make(&mut state, program, report);
     if made.is_err() {
-        // The first error is the cause, so an error of `down` is ignored. A later `down` removes
-        // the rest.
+        // The error of `make` is the cause, so an error of `down` is ignored. A later `down`
+        // removes the rest.
         let _ = down(name);
     }
     made.map(|()| state)
