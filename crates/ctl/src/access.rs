@@ -25,7 +25,7 @@ use std::time::Duration;
 /// Time limit for a reply from management.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Environment variables for the two options below.
+/// Environment variables that replace the options `--cluster` and `--token-file`.
 const CLUSTER_VARIABLE: &str = "SKEP_CLUSTER";
 const TOKEN_VARIABLE: &str = "SKEP_TOKEN_FILE";
 
@@ -36,8 +36,8 @@ pub(crate) struct ClusterArgs {
     /// is given), or a name in client.toml [default: SKEP_CLUSTER, or the cluster of this host]
     #[arg(long, value_name = "DATA-DIR|ADDRESS|NAME")]
     pub(crate) cluster: Option<String>,
-    /// File that holds the cluster's token [default: SKEP_TOKEN_FILE, or that of client.toml, or
-    /// /etc/skep/token]
+    /// File that holds the cluster's token [default: SKEP_TOKEN_FILE, the file that client.toml
+    /// names, or /etc/skep/token]
     #[arg(long, value_name = "FILE")]
     pub(crate) token_file: Option<PathBuf>,
 }
@@ -66,7 +66,7 @@ impl ClusterArgs {
     }
 
     /// Finds the cluster. `near` is a path from the command's arguments. If it is in a mount, the
-    /// cluster of this mount is used unless an option names another one.
+    /// cluster of this mount is used unless an option names another cluster.
     pub(crate) fn access(&self, near: Option<&Path>) -> Result<Access> {
         let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
         let query = ClusterQuery {
@@ -208,7 +208,8 @@ fn may_exist(file: &Path) -> bool {
     }
 }
 
-/// Returns the error for a token that this user may not read, with the commands that need none.
+/// Returns the error for a token that this user may not read. It names the commands that need no
+/// token.
 fn not_readable(file: &Path) -> Error {
     let what = format!(
         "cannot read the token file {}: only root or its owner may read it; without it, `skep \
@@ -292,8 +293,8 @@ impl Access {
     /// Sends a request to management, and retries for [`PATIENCE`].
     ///
     /// # Errors
-    /// The error code in the reply of management. A timeout or a lost connection gives an error
-    /// with a hint how to fix it.
+    /// The error code in the reply of management. After a timeout or a lost connection, the error
+    /// contains a hint on how to fix the problem.
     pub(crate) async fn ask<R: Request>(&self, request: &R) -> Result<R::Reply> {
         self.ask_within(request, Some(PATIENCE)).await
     }
@@ -421,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn command_without_a_cluster_is_refused_with_the_way_out() {
+    fn error_for_an_unknown_cluster_names_the_fix() {
         let refused = |cluster: &str, token_file: Option<&str>| {
             let file = ClientFile::default();
             let refused = try_named(cluster, token_file.map(Path::new), &file).unwrap_err();
@@ -454,7 +455,7 @@ mod tests {
         let work = try_named("work", None, &file).unwrap();
         assert_eq!(work.name, "work");
         assert_eq!(addresses(work), ["management.example:7400", "10.0.0.1:7777"]);
-        // The token of an address is that of the named cluster with this address.
+        // An address without a token file gets the token of the named cluster with this address.
         let by_address = try_named("management.example", None, &file).unwrap();
         assert_eq!(by_address.token_file, token_file);
         assert_eq!(addresses(by_address), ["management.example:7400"]);
@@ -463,7 +464,8 @@ mod tests {
         // The only named cluster is the default.
         let query = ClusterQuery { file, ..ClusterQuery::default() };
         assert_eq!(query.of_host().unwrap().name, "work");
-        // Options win over the environment, and the environment over the settings of the host.
+        // Options take precedence over the environment, and the environment over the settings of
+        // the host.
         let environment = (Some("10.0.0.3".to_owned()), Some(token_file));
         let query = ClusterQuery { environment, ..query };
         assert_eq!(query.find(None, Some(Path::new("/"))).unwrap().name, "10.0.0.3");

@@ -1,8 +1,8 @@
 //! `client.toml`: the clusters that this host or user works with, by name.
 //!
-//! Owns the two files and their form: `/etc/skep/client.toml` for all users of the host, and
-//! `~/.config/skep/client.toml` (or the directory of `XDG_CONFIG_HOME`) for one user, which takes
-//! precedence. Does not own the choice of a cluster ([`crate::access`]).
+//! Owns two files and their format: `/etc/skep/client.toml` for all users of the host, and
+//! `~/.config/skep/client.toml` (or the directory of `XDG_CONFIG_HOME`) for one user. The file of
+//! the user takes precedence. Does not own the choice of a cluster ([`crate::access`]).
 
 use serde::Deserialize;
 use skep_management::DEFAULT_PORT;
@@ -16,14 +16,14 @@ use std::path::{Path, PathBuf};
 const FILE: &str = "client.toml";
 /// Directory of the settings of this host.
 const OF_HOST: &str = "/etc/skep";
-/// The token that commands use if no other one is named.
+/// Path of the token that commands use if no other token is named.
 pub(crate) const TOKEN_OF_HOST: &str = "/etc/skep/token";
 
-/// The clusters of one or of both files.
+/// The clusters that one file names, or that both files name together.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct ClientFile {
-    /// Name of the cluster that commands use if none is named.
+    /// Name of the cluster that commands use if the user names none.
     #[serde(default)]
     pub(crate) cluster: Option<String>,
     #[serde(default)]
@@ -53,7 +53,7 @@ impl ClientFile {
     /// Reads both files. A missing file is empty.
     ///
     /// # Errors
-    /// `Configuration` naming the file, if one cannot be read or has an error.
+    /// `Configuration` with the path, if a file cannot be read or is invalid.
     pub(crate) fn read() -> Result<Self> {
         let mut merged = Self::default();
         for directory in [Some(PathBuf::from(OF_HOST)), directory_of_user()].into_iter().flatten() {

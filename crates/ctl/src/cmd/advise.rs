@@ -1,8 +1,9 @@
-//! `skep advise`: proposes stripe patterns and numbers of processes, from what is known about
-//! files and their load.
+//! `skep advise`: proposes stripe patterns and numbers of processes, from the sizes, the patterns
+//! and the load of files.
 //!
 //! Owns the collection of the figures and the output; `skep_stats::advise` has the rules. Sizes and
-//! patterns come through the mount, so they need no token. Only the load needs one.
+//! patterns come through the mount, so they need no token. Only the request for the load needs a
+//! token.
 
 use crate::access::{ClusterArgs, entry_at};
 use crate::cmd::entry::{info::effective, pattern};
@@ -35,19 +36,19 @@ const EXAMPLES: &[Example] = &[
     ),
 ];
 
-/// Entries below a directory after which the search for files ends.
+/// Maximum number of entries that the search for files visits below a directory.
 const MOST_ENTRIES: u64 = 200_000;
-/// Largest output of `darshan-parser` that is read.
+/// Maximum length of the output of `darshan-parser` that the command reads.
 const MOST_DARSHAN_BYTES: u64 = 1 << 30;
-/// Interval of the load of a job, if the command names none.
+/// Time over which the load of a job is measured if `--interval` is missing.
 const USUAL_INTERVAL: Duration = Duration::from_secs(3);
 
 /// Propose stripe patterns and numbers of processes, with the figures behind them
 ///
-/// Knows the sizes of the files at each path, their pattern, and the clients that write to them.
-/// With --job, --interval or --history it also knows the load, with --darshan the accesses of a
-/// program. It proposes only what follows from these. --apply sets the proposed pattern for new
-/// files of directories; otherwise it changes nothing.
+/// Uses the sizes of the files at each path, their pattern, and the clients that write to them.
+/// With --job, --interval or --history it also uses the load, with --darshan the accesses of a
+/// program. It proposes only what follows from these figures. --apply sets the proposed pattern for
+/// new files of directories; otherwise it changes nothing.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct AdviseArgs {
@@ -100,7 +101,7 @@ struct Report {
 struct Known {
     seen: Observation,
     is_incomplete: bool,
-    /// The pattern that a directory has itself.
+    /// The pattern that a directory sets itself, and does not inherit.
     own: Option<Layout>,
 }
 
@@ -160,7 +161,7 @@ fn read_darshan(path: &Path) -> Result<Accesses> {
     parse_darshan(&String::from_utf8_lossy(&bytes)).map_err(|error| error.within(path.display()))
 }
 
-/// Collects what the mount knows about a path.
+/// Collects the figures that the mount knows about a path.
 fn known(path: &Path, place: &Path) -> Result<Known> {
     let (info, map) = (through_mount::entry_info(path)?, through_mount::cluster_map(place)?);
     let (Some(info), Some(map)) = (info, map) else {
@@ -195,7 +196,7 @@ fn servers(map: &ClusterMap) -> usize {
     targets.map(|it| it.node).collect::<BTreeSet<_>>().len()
 }
 
-/// Adds the sizes of the files below a directory. Returns whether there are more.
+/// Adds the sizes of the files below a directory. Returns whether the directory has more files.
 fn add_files(path: &Path, sizes: &mut Sizes) -> Result<bool> {
     let mut entries = 0;
     let ended = walk(&[path.to_owned()], true, &mut |path| {

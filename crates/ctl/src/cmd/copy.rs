@@ -23,7 +23,7 @@ const EXAMPLES: &[Example] = &[
     ("count what a second run would copy", "skep copy --resume --dry-run /data /mnt/skep/data"),
 ];
 
-/// Problems that the message of a failed copy lists.
+/// Maximum number of problems that the message of a failed copy lists.
 const LISTED: usize = 20;
 
 /// Copy files and trees in parallel, from and to any mounted file system
@@ -31,8 +31,8 @@ const LISTED: usize = 20;
 /// A single SOURCE is copied to the path DESTINATION itself, so that a second run with the same
 /// arguments continues the first. Several sources, or a DESTINATION with `/` at its end, are copied
 /// below DESTINATION. Modes, owners, times, extended attributes, hard links, symbolic links and
-/// holes are kept. Each copy gets its name when it is complete and synced. Exit code 1 or higher
-/// means that an entry is missing at the destination.
+/// holes are preserved. Each copy gets its name when it is complete and synced. Exit code 1 or
+/// higher means that an entry is missing at the destination.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 #[command(override_usage = "skep copy [OPTIONS] <SOURCE>... <DESTINATION>")]

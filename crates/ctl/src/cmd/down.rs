@@ -29,7 +29,8 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// Time after which the command shows why it still waits.
 const SILENCE: Duration = Duration::from_secs(2);
 
-/// Prints the lines that the supervisor has logged after byte `read`. Returns the end of the log.
+/// Prints the lines that the supervisor has logged after byte `read`. Returns the length of the
+/// log.
 fn show_progress(log: &Path, read: u64) -> u64 {
     let end = std::fs::metadata(log).map_or(read, |it| it.len());
     if end > read && is_for_people() {

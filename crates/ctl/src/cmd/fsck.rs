@@ -24,8 +24,8 @@ const EXAMPLES: &[Example] = &[
 ///
 /// Compares the records of all metadata targets with each other, and with the chunk files of the
 /// storage targets. Repairs nothing. All services must be stopped, and all metadata targets must be
-/// visible on this host; storage targets that are not visible are skipped. File data is not read: a
-/// read of a file checks its checksums.
+/// visible on this host; storage targets that are not visible are skipped. File data is not read,
+/// because each read of a file checks its checksums.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct FsckArgs {
@@ -42,7 +42,7 @@ struct FsckReport {
     entries: u64,
     opens: u64,
     chunk_files: u64,
-    /// Chunk files that metadata will still have removed.
+    /// Chunk files whose removal is still pending.
     removals: u64,
     /// Transactions between metadata targets that are not decided everywhere.
     prepared: u64,

@@ -40,8 +40,8 @@ pub(crate) struct CacheArgs {
     /// Do not drop caches between phases
     #[arg(long)]
     pub(super) keep_caches: bool,
-    /// Shell command to run on each host before each phase, with {host} for its name: to remount,
-    /// for example
+    /// Shell command to run on each host before each phase, with {host} for its name, for example
+    /// to remount the file system
     #[arg(long, value_name = "COMMAND")]
     pub(super) before_phase: Option<String>,
 }

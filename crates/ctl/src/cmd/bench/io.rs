@@ -147,7 +147,7 @@ pub(super) fn run(args: &IoArgs) -> Result<ExitCode> {
 }
 
 fn plan(args: &IoArgs) -> Result<Plan> {
-    // Like IOR, a command line with neither option requests both.
+    // As for IOR, a command line without `-w` and `-r` requests writing and reading.
     let both = !args.write && !args.read;
     let path = path_on_hosts(&args.place, Path::new(&args.path), "path (-o)")?;
     Ok(Plan {

@@ -86,8 +86,8 @@ pub(crate) struct MetadataArgs {
     /// Sync each file after writing
     #[arg(short = 'y', long)]
     sync: bool,
-    /// Stat and read the items of the process this many places further; 1: a process on the next
-    /// host
+    /// Let each process stat and read the items of the process whose number is higher by this; 1
+    /// means a process on the next host
     #[arg(short = 'N', long, default_value_t = 0, value_name = "NUMBER")]
     stride: u32,
     #[command(flatten)]
@@ -114,7 +114,7 @@ pub(super) fn run(args: &MetadataArgs) -> Result<ExitCode> {
 }
 
 fn plan(args: &MetadataArgs) -> Result<Plan> {
-    // Like mdtest, a command line without a phase requests all phases.
+    // As for mdtest, a command line without a phase requests all phases.
     let all = !(args.create || args.stat || args.read || args.remove);
     let directory = path_on_hosts(&args.place, &args.directory, "directory (-d)")?;
     Ok(Plan {

@@ -30,10 +30,10 @@ pub(crate) enum BenchVerb {
     Net(net::NetArgs),
     Storage(storage::StorageArgs),
     SlowTargets(slow_targets::SlowTargetsArgs),
-    /// The process of a benchmark on a host.
+    /// The process that controls a benchmark's worker processes on a host.
     #[command(hide = true)]
     Agent,
-    /// A process of a benchmark.
+    /// A worker process of a benchmark.
     #[command(hide = true)]
     Worker,
 }
@@ -63,7 +63,7 @@ fn hosts(args: &HostArgs) -> Result<Vec<Host>> {
     Ok(clients.map(|host| Host { name: host.name.clone(), enter: host.enter() }).collect())
 }
 
-/// Returns a suffix for titles that names the benchmark program, if it is not skep.
+/// Returns a prefix for titles that names the benchmark program, if it is not skep.
 fn by(tool: &str) -> String {
     if tool == "skep" { String::new() } else { format!("by {tool}: ") }
 }
@@ -75,7 +75,7 @@ fn runner(tool: Option<&str>, args: &RunnerArgs) -> Option<Runner> {
 }
 
 /// Converts a path in the arguments to one that is valid on all hosts. In a lab, a relative path is
-/// taken within the mount of each host.
+/// relative to the mount of each host.
 fn path_on_hosts(args: &HostArgs, path: &Path, option: &str) -> Result<PathBuf> {
     let lab = match &args.lab {
         Some(name) if path.is_relative() => skep_lab::State::load(name)?,
@@ -141,19 +141,19 @@ pub(super) fn named(names: &[String], enter: &str) -> Vec<Host> {
     names.iter().map(host).collect()
 }
 
-/// Makes Ctrl-C and SIGTERM interrupt the run, which then cleans up and keeps its results. Must be
-/// called before any other thread starts.
+/// Makes Ctrl-C and SIGTERM interrupt the run. The run then cleans up and reports the results so
+/// far. Must be called before any other thread starts.
 fn end_on_signals() -> Result<()> {
     const NUMBERS: [i32; 2] = [libc::SIGINT, libc::SIGTERM];
     // Blocks the signals in this thread, and so in all later threads. The thread below waits for
-    // them.
+    // these signals.
     drop(skep_env::Signals::take(&NUMBERS)?);
     skep_env::spawn_thread("signals".into(), None, || {
         let waited = skep_env::block_on(async {
             let signals = skep_env::Signals::take(&NUMBERS)?;
             signals.next().await
         });
-        // If this thread cannot wait for the signals, they stay blocked and have no effect.
+        // If this thread cannot wait for the signals, the signals stay blocked and have no effect.
         if waited.is_ok_and(|number| number.is_ok()) {
             skep_bench::interrupt();
         }

@@ -1,4 +1,4 @@
-//! `skep bench net`: the network between hosts and services, and between services.
+//! `skep bench net`: measures the network between hosts and services, and between services.
 
 use super::args::{HostArgs, ResultArgs, parse_size};
 use super::results::Size;
@@ -102,8 +102,8 @@ pub(crate) fn run(args: &NetArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the space that the results need. Each pair has one result per measured quantity, with a
-/// record for each stream; up to 16 round trips fit into one record.
+/// Returns an upper bound for the number and size of the results. Each pair has one result per
+/// measured quantity, with a record for each stream; up to 16 round trips fit into one record.
 fn size(plan: &Plan, hosts: usize, servers: usize, processes: u32) -> Size {
     let pairs = (hosts + servers) as u64 * servers as u64 + 1;
     let each = u64::from(plan.streams) + u64::from(plan.round_trips) / 16 + 1;

@@ -2,8 +2,8 @@
 //!
 //! The first line describes the benchmark, the next lines are results, and the last line marks the
 //! end of the run. If the file system supports it, disk space for all lines is allocated before the
-//! first measurement: a disk that fills up during the run then loses no result. If a line still
-//! cannot be written, the earlier lines are kept and the run continues.
+//! first measurement, so a disk that fills up during the run loses no result. If a line still
+//! cannot be written, the file keeps the earlier lines and the run continues.
 //!
 //! A file without results is removed at the end.
 
@@ -28,7 +28,7 @@ const REPORT_BYTES: u64 = 16 << 10;
 pub(super) struct Size {
     /// Number of results, each on one line.
     pub(super) lines: u64,
-    /// Records in each result.
+    /// Number of records in each result.
     pub(super) parts: u64,
     /// Whether an external program does the work, whose reports are longer.
     pub(super) is_reported: bool,
@@ -48,7 +48,8 @@ pub(super) struct ResultFile {
     file: File,
     len: u64,
     results: usize,
-    /// Why results are missing. `None` if all were written.
+    /// The first error of a write. Later results are missing in the file. `None` if all were
+    /// written.
     failure: Option<Error>,
 }
 
@@ -56,8 +57,8 @@ impl ResultFile {
     /// Creates the file, and allocates space for the results.
     ///
     /// # Errors
-    /// - `Exists` if the file exists: nothing is overwritten.
-    /// - `NoSpace` if the results do not fit on the disk. The file is removed then.
+    /// - `Exists` if the file exists, because the benchmark overwrites nothing.
+    /// - `NoSpace` if the results do not fit on the disk. In this case the file is removed.
     pub(super) fn create(path: &Path, of: &str, plan: &impl Serialize, size: Size) -> Result<Self> {
         let file = match File::options().append(true).create_new(true).open(path) {
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {

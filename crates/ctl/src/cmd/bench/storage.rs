@@ -41,7 +41,7 @@ pub(super) struct StorageOptions {
     /// Measure writing [default: writing and reading]
     #[arg(long)]
     write: bool,
-    /// Measure reading of data that is written before [default: writing and reading]
+    /// Measure reading of data that the command writes before [default: writing and reading]
     #[arg(long)]
     read: bool,
     /// Files per target, written and read at the same time

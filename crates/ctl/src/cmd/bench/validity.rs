@@ -1,6 +1,7 @@
-//! Whether a measurement in a lab is valid: it is invalid if the CPUs of this machine limited it.
+//! Decides whether a measurement in a lab is valid. It is invalid if the CPUs of this machine
+//! limited it.
 //!
-//! Outside of labs there is no such check, since the CPUs are part of the measured system.
+//! Outside of labs this check does not apply, because the CPUs are part of the measured system.
 
 use super::args::HostArgs;
 use serde::Serialize;
@@ -46,8 +47,8 @@ impl Watch {
         Self { is_in_lab: place.lab.is_some(), running: None }
     }
 
-    /// Starts to measure at the first phase. Before it, the run only connects to hosts and starts
-    /// processes.
+    /// Starts to measure at the first phase. Before the first phase, the run only connects to hosts
+    /// and starts processes.
     pub(super) fn look(&mut self, progress: &Progress) {
         if self.is_in_lab && self.running.is_none() && matches!(progress, Progress::Phase { .. }) {
             self.running = Some(CpuWatch::start());

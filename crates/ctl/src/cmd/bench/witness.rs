@@ -2,8 +2,8 @@
 //! to the file, and prints the report.
 //!
 //! # A full disk
-//! Results are lost only if no output accepts them. If a file of results is requested, it has them.
-//! A report that cannot be written to standard output is written to standard error.
+//! Results are lost only if no output accepts them. If a file of results is requested, it contains
+//! all results. A report that cannot be written to standard output is written to standard error.
 
 use super::args::{HostArgs, ResultArgs};
 use super::results::{ResultFile, Size};
@@ -16,7 +16,7 @@ use skep_types::{Error, ErrorCode, Result};
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
-/// Observes a run.
+/// Observes a run of a benchmark.
 pub(super) struct Witness {
     show: Box<dyn FnMut(Progress)>,
     watch: Watch,
@@ -32,7 +32,7 @@ impl Witness {
     /// Creates the file of results, if one is requested.
     ///
     /// # Errors
-    /// The error of creating the file. The caller must not start the run then.
+    /// The error of creating the file. After an error the caller must not start the run.
     pub(super) fn keep(
         mut self,
         args: &ResultArgs,
@@ -55,7 +55,7 @@ impl Witness {
         (self.show)(progress);
     }
 
-    /// Prints the result with the CPU use, and returns it.
+    /// Prints the result with the CPU use, and returns the result.
     ///
     /// # Errors
     /// The error of the run, of printing the report, or of writing the file of results.
@@ -140,10 +140,10 @@ fn show_progress() -> impl FnMut(Progress) {
     }
 }
 
-/// The phases of a run whose number is known beforehand.
+/// Counts the phases of a run. Their number may be known beforehand.
 #[derive(Default)]
 struct PlannedPhases {
-    /// Number of phases. Zero means that it is not known.
+    /// Number of phases. Zero means that the number is not known.
     phases: u64,
     begun: u64,
     first: Duration,
@@ -151,7 +151,7 @@ struct PlannedPhases {
 
 impl PlannedPhases {
     /// Counts a phase that begins, and returns its number with the time left: ` (3 of 12, 1.5min
-    /// left)`. The time left is that of the phases before this one, on average.
+    /// left)`. The time left is computed from the average duration of the earlier phases.
     fn begin(&mut self, now: Duration) -> String {
         if self.begun == 0 {
             self.first = now;
@@ -192,7 +192,7 @@ mod tests {
         assert_eq!(at(130), " (2 of 4, 1.5min left)");
         assert_eq!(at(150), " (3 of 4, 50.0s left)");
         at(160);
-        // More phases than planned: the number is wrong, so it is not shown.
+        // A run with more phases than planned shows no number, because the planned number is wrong.
         assert_eq!(at(170), "");
         assert_eq!(PlannedPhases::default().begin(Duration::ZERO), "");
     }

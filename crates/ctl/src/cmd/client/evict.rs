@@ -36,10 +36,10 @@ pub(crate) struct EvictArgs {
     /// Evict clients even if they are alive
     #[arg(long = "force")]
     is_forced: bool,
-    /// Show the clients and what they hold; change nothing
+    /// Show the clients with their open files and locks; change nothing
     #[arg(long = "dry-run")]
     is_dry_run: bool,
-    /// Id or name of a client, or a host, which may contain `*` and `?`, for all its mounts
+    /// Id or name of a client, or a host for all its mounts; a host may contain `*` and `?`
     #[arg(required = true, value_name = "CLIENT")]
     clients: Vec<String>,
 }
@@ -132,8 +132,7 @@ async fn line(users: &Users, client: NodeId, is_dry_run: bool) -> Result<Evictio
     })
 }
 
-/// Refuses to evict a client that is alive: its programs would get errors although nothing is wrong
-/// with them.
+/// Refuses to evict a client that is alive, because its programs would get errors without a reason.
 fn refuse_alive(line: &Eviction) -> Result<()> {
     if line.reachability != reachability(Reachability::Online) {
         return Ok(());

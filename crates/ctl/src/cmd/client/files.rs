@@ -36,7 +36,7 @@ struct OpenFile {
     mount_point: String,
     session: String,
     entry_id: String,
-    /// The path of the file, if it was asked for.
+    /// The path of the file. `None` without `--paths`.
     path: Option<String>,
     readers: u32,
     writers: u32,

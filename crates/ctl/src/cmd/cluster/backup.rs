@@ -12,10 +12,10 @@ const EXAMPLES: &[Example] = &[(
     "skep cluster backup --directory /srv/skep/management /srv/backup/management-monday",
 )];
 
-/// Copy the directory of management, also while it runs
+/// Copy the directory of management, even while management runs
 ///
 /// The copy contains the cluster's secret. `skep cluster restore` makes a directory of management
-/// from it.
+/// from the copy.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct BackupArgs {

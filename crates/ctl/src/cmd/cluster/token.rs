@@ -33,7 +33,7 @@ pub(crate) fn run(args: &TokenArgs) -> Result<()> {
     print(&token, |it| it.token.clone())?;
     if !is_of_management(&access.token_file) {
         warn(&format!(
-            "this is the token in {}, whose secret and addresses of management may be former ones; \
+            "this is the token in {}; its secret and its addresses of management may be outdated; \
              on the management host, `skep cluster token --cluster DIRECTORY` with the directory \
              of management prints the newest token",
             access.token_file.display()
@@ -42,7 +42,7 @@ pub(crate) fn run(args: &TokenArgs) -> Result<()> {
     Ok(())
 }
 
-/// Whether a token file is in a directory of management, which writes its newest token there.
+/// Whether a token file is in a directory of management. Management writes its newest token there.
 fn is_of_management(token_file: &Path) -> bool {
     let directory = token_file.parent().unwrap_or(Path::new("."));
     let identity = read_identity(directory).ok().flatten();

@@ -57,7 +57,7 @@ fn as_table(lines: &[SettingLine]) -> String {
             line.meaning.to_owned(),
         ]);
     }
-    // The longest meanings take several lines.
+    // Long meanings are wrapped to several lines.
     shown.set_content_arrangement(ContentArrangement::Dynamic).set_width(TABLE_WIDTH);
     render(&shown)
 }

@@ -1,4 +1,4 @@
-//! An archive in the form `ustar`, which every `tar` reads.
+//! An archive in the format `ustar`, which every `tar` reads.
 
 use skep_types::{Error, ErrorCode, Result};
 use std::fs::{File, OpenOptions};
@@ -8,7 +8,7 @@ use std::path::Path;
 
 /// Length of a block of the archive.
 const BLOCK: usize = 512;
-/// Longest name of a member.
+/// Maximum length of the name of a member, in bytes.
 const MAX_NAME: usize = 100;
 
 /// An archive that is being written.

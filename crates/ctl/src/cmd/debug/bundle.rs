@@ -1,8 +1,8 @@
 //! `skep debug bundle`: writes the state of a cluster to one archive.
 //!
-//! The bundle has the output of the commands that only read, the figures of all services, and of
-//! this host its logs, settings and facts about the kernel. Secrets are removed
-//! ([`super::redaction`]). A part that cannot be read is replaced by the reason.
+//! The bundle contains the output of read-only commands, the figures of all services, and the logs,
+//! settings and kernel facts of this host. Secrets are removed ([`super::redaction`]). If a part
+//! cannot be read, the bundle contains the reason instead.
 
 use super::archive::Archive;
 use super::redaction::redacted;
@@ -24,12 +24,12 @@ const EXAMPLES: &[Example] = &[
     ),
 ];
 
-/// Bytes at the end of each log that a bundle has.
+/// Number of bytes at the end of each log that a bundle contains.
 const LOG_BYTES: u64 = 4 << 20;
 /// Maximum number of logs and settings files of a directory.
 const MAX_FILES: usize = 500;
 
-/// Commands that only read, each with the name of its member.
+/// Read-only commands, each with the name of its member in the archive.
 const COMMANDS: &[(&str, &[&str])] = &[
     ("health-check", &["health", "check"]),
     ("health-df", &["health", "df"]),
@@ -112,7 +112,7 @@ pub(crate) fn run(args: &BundleArgs) -> Result<()> {
     };
     let written = writer.write_all(args, &access);
     if let Err(error) = written {
-        // An archive without its end would look like a whole one.
+        // An archive without its end would look like a complete archive.
         let _ = std::fs::remove_file(&path);
         return Err(error.within(path.display()));
     }

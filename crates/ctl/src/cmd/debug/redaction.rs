@@ -7,7 +7,8 @@
 const REMOVED: &str = "[removed]";
 /// Beginning of a join token.
 const TOKEN: &str = "skep1-";
-/// Parts of names of settings whose values are secrets. Values of settings that name files stay.
+/// Words in the names of settings whose values are secrets. Values of settings that name files
+/// stay.
 const SECRET_WORDS: [&str; 4] = ["password", "secret", "token", "passwd"];
 
 /// Returns the text without secrets. `secret` is the secret of the cluster in hexadecimal digits.
@@ -48,8 +49,7 @@ fn without_passwords(line: &str) -> String {
     text
 }
 
-/// Removes the value of `name = value` if the name is that of a secret, and not that of a file with
-/// a secret.
+/// Removes the value of `name = value` if `name` names a secret, and not a file with a secret.
 fn without_values(line: &str) -> String {
     let Some((name, value)) = line.split_once('=') else { return line.to_owned() };
     let last = name.trim().rsplit(['.', ' ', '"']).next().unwrap_or_default().to_ascii_lowercase();

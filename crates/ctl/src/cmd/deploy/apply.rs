@@ -1,4 +1,4 @@
-//! `skep deploy apply`: makes the cluster of a hosts file.
+//! `skep deploy apply`: creates the cluster that a hosts file describes.
 
 use super::args::DeployArgs;
 use crate::help::{Example, examples};

@@ -11,7 +11,7 @@ use std::fs::{File, TryLockError};
 use std::io::Write as _;
 use std::path::PathBuf;
 
-/// The hosts file, and the way to work on its hosts.
+/// The hosts file, and options for the work on its hosts.
 #[derive(Debug, Args)]
 pub(super) struct DeployArgs {
     /// Hosts file: hosts, roles, disks (docs/operations/deploying.md)
@@ -29,7 +29,7 @@ impl DeployArgs {
     /// Runs a command on the hosts.
     pub(super) fn run<T>(&self, command: impl FnOnce(&Run<'_>) -> T) -> Result<T> {
         let deployment = Deployment::read(&self.hosts)?;
-        // Held until the command ends, so that two runs do not work on the same hosts.
+        // The lock is held until the command ends, so that two runs do not work on the same hosts.
         let lock = File::open(&self.hosts)?;
         lock.try_lock().map_err(|error| match error {
             TryLockError::WouldBlock => Error::new(

@@ -12,7 +12,8 @@ const EXAMPLES: &[Example] = &[
     ),
 ];
 
-/// Unmount, stop and remove everything of Skep on one host. Then remove the host from the file
+/// Unmount, stop and remove everything of Skep on one host. Then remove the host from the hosts
+/// file
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct RemoveArgs {

@@ -1,4 +1,4 @@
-//! `skep deploy status`: the state of all hosts of a hosts file.
+//! `skep deploy status`: shows the state of all hosts of a hosts file.
 
 use super::args::{DeployArgs, hosts_as_text};
 use crate::help::{Example, examples};

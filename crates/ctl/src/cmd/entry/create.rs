@@ -53,7 +53,7 @@ pub(crate) fn run(args: &CreateArgs) -> Result<()> {
     rustix::fs::mknodat(CWD, path, FileType::RegularFile, Mode::from_raw_mode(mode), 0)
         .map_err(failed)?;
     if let Err(error) = pattern::set(path, &text) {
-        // A file with a different pattern is not what the user requested.
+        // The user did not request a file with another pattern, so remove the file.
         let _ = std::fs::remove_file(path);
         return Err(error);
     }

@@ -68,7 +68,7 @@ struct Info {
     pattern: Option<PatternInfo>,
 }
 
-/// A target, and the server on which it is.
+/// A target with its server.
 #[derive(Debug, Serialize)]
 struct TargetLocation {
     target: u32,
@@ -128,7 +128,7 @@ pub(crate) fn run(args: InfoArgs) -> Result<()> {
             list.push(info);
             return Ok(());
         }
-        // The other formats need no memory for all files.
+        // The other formats print each file at once, so they need no memory for all files.
         let blank_line = if is_first { "" } else { "\n" };
         is_first = false;
         print(&info, |info| blank_line.to_owned() + &as_text(info, verbose))
@@ -147,7 +147,7 @@ impl Source {
     fn info(&mut self, path: &Path) -> Result<Info> {
         let (inode, place) = entry_at(path)?;
         let device = std::fs::metadata(&place).map_or(0, |found| found.dev());
-        // Without options, the mount answers, and no token is needed.
+        // Without an option that names a cluster, the mount answers, and no token is needed.
         if !self.query.is_explicit()
             && let Some(info) = through_mount::entry_info(path)?
             && let Some(map) = self.map_at(device, &place)?

@@ -26,11 +26,11 @@ const EXAMPLES: &[Example] = &[
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct MapArgs {
-    /// Split a range of the file into pieces by target, from this byte on: a number, or one with
-    /// KiB, MiB, ...
+    /// Split a range of the file into pieces by target, from this byte on: a number, or a number
+    /// with KiB, MiB, ...
     #[arg(long)]
     offset: Option<ByteSize>,
-    /// Length of that range [default: to the end of the file]
+    /// Length of the range [default: to the end of the file]
     #[arg(long)]
     length: Option<ByteSize>,
     /// Path of a file in a mount
@@ -57,8 +57,8 @@ struct MapComponent {
     end_byte: Option<u64>,
     /// Chunk size in bytes. Zero means that the metadata target stores the bytes, with the inode.
     chunk_bytes: u64,
-    /// Stripes in order: chunk k of the component is on the stripe with index k modulo their
-    /// number.
+    /// Stripes in order: chunk k of the component is on the stripe with index k modulo the number
+    /// of stripes.
     stripes: Vec<Stripe>,
 }
 
@@ -117,7 +117,7 @@ pub(crate) fn run(args: &MapArgs) -> Result<()> {
     print(&map, as_text)
 }
 
-/// Parses the lines of the attribute; `None` if one is malformed.
+/// Parses the value of the map attribute. `None` means that a line is malformed.
 fn read(text: &str) -> Option<Vec<MapComponent>> {
     let mut parts: Vec<MapComponent> = Vec::new();
     for line in text.lines() {

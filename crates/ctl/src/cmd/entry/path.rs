@@ -47,7 +47,7 @@ struct EntryPath {
     error: Option<Error>,
 }
 
-/// Shows the paths. Returns exit code 0 only if all ids have one.
+/// Shows the paths. Returns exit code 0 only if every id has a path.
 pub(crate) fn run(args: PathArgs) -> Result<ExitCode> {
     let PathArgs { query, mount, ids } = args;
     let mut lines = match directory_in_mount(&query, mount)? {

@@ -91,7 +91,7 @@ pub(super) fn text(asked: &PatternArgs) -> Result<String> {
 /// Checks a pattern as far as this is possible without the cluster map.
 ///
 /// # Errors
-/// `InvalidArgument` naming the wrong word.
+/// `InvalidArgument` with the wrong word.
 pub(super) fn check(text: &str) -> Result<()> {
     let nowhere = skep_types::ClusterMap::empty(skep_types::ClusterId::new([0; 16]));
     match skep_cluster::pattern_text::parse(text, &nowhere) {
@@ -103,15 +103,15 @@ pub(super) fn check(text: &str) -> Result<()> {
 /// Sets the pattern at a path.
 ///
 /// # Errors
-/// The errors of the mount, with their meaning and a way out.
+/// The errors of the mount, with their meaning and a fix.
 pub(crate) fn set(path: &Path, text: &str) -> Result<()> {
     let flags = rustix::fs::XattrFlags::empty();
     rustix::fs::setxattr(path, PATTERN_XATTR, text.as_bytes(), flags)
         .map_err(|errno| explained(errno, path, text))
 }
 
-/// Returns a note for people if a file got fewer targets than were asked for. `pattern` is the
-/// pattern of the file.
+/// Returns a note for people if a file got fewer targets than requested. `pattern` is the pattern
+/// of the file.
 pub(super) fn fewer_targets(asked: &PatternArgs, pattern: &str) -> Option<String> {
     let asked = asked.num_targets.as_deref()?.parse::<usize>().ok()?;
     let words = pattern.split(['/', ',']);
@@ -136,7 +136,7 @@ pub(super) fn get(path: &Path) -> Result<Option<String>> {
     }
 }
 
-/// Returns the reason why only another user may set a pattern.
+/// Returns the reason why this user may not set the pattern of `path`.
 fn not_owner(path: &Path) -> String {
     let owner = std::fs::symlink_metadata(path).ok().map(|found| found.uid());
     let owner = owner.map_or_else(String::new, |uid| format!(" ({})", user_name(uid)));
@@ -163,7 +163,7 @@ fn not_allowed(path: &Path, text: &str) -> String {
 }
 
 /// Returns the limit of the cluster that forbids a pattern to a user. `None` means that the map
-/// shows none.
+/// shows no such limit.
 fn limit_of(map: &ClusterMap, text: &str, uid: u32) -> Option<String> {
     let request = skep_cluster::pattern_text::parse(text, map).ok()?;
     let refused = check_request(map, &request, uid).err()?;
@@ -180,7 +180,7 @@ fn user_name(uid: u32) -> String {
 }
 
 /// Converts an errno of the mount, which carries no text, to an error with its meaning for this
-/// command and a hint how to fix it.
+/// command and a hint on how to fix the problem.
 pub(super) fn explained(errno: Errno, path: &Path, text: &str) -> Error {
     let (code, what) = match errno {
         Errno::PERM => (ErrorCode::NotPermitted, not_owner(path)),

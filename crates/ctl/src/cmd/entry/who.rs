@@ -14,7 +14,7 @@ const EXAMPLES: &[Example] = &[
     ("of several files", "skep entry who /mnt/skep/a /mnt/skep/b"),
 ];
 
-/// Show the clients that have files open, and their locks in them
+/// Show the clients that have files open, and their locks on these files
 ///
 /// The mount of a file answers, so no token is needed. The user needs the permission to read the
 /// file.
@@ -84,7 +84,7 @@ fn as_table(lines: &[FileUser], paths: usize) -> String {
         return format!("No client has {what} open.\n");
     }
     let titles = ["CLIENT", "HOST", "MOUNT POINT", ">READERS", ">WRITERS", "LOCKS", "PATH"];
-    // The path of a single file is in the command.
+    // The path of a single file is in the command line, so the table omits it.
     let columns = if paths == 1 { titles.len() - 1 } else { titles.len() };
     let mut shown = table(&titles[..columns]);
     for line in lines {

@@ -1,4 +1,4 @@
-//! `skep group create`: makes a group of a target that waits for one.
+//! `skep group create`: creates a group from a target that waits for a group.
 
 use crate::access::{ClusterArgs, block_on};
 use crate::help::{Example, examples};
@@ -11,11 +11,11 @@ use skep_wire::management::CreateGroup;
 const EXAMPLES: &[Example] =
     &[("make a group of metadata target 3, which then serves", "skep group create 3")];
 
-/// Create a group of a target that has none
+/// Create a group from a target that has no group
 ///
 /// A new metadata target waits for a group if the setting metadata-copies is above 1. It serves as
 /// soon as it is the primary of a group. This version cannot copy the data of a target to another
-/// one, so a group gets one target.
+/// target, so a group gets one target.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct CreateArgs {

@@ -1,4 +1,5 @@
-//! `skep group list`: shows which targets hold the same data, and the state of each.
+//! `skep group list`: shows the groups of targets that store the same data, and the state of each
+//! member.
 
 use crate::access::ClusterArgs;
 use crate::help::{Example, examples};

@@ -1,6 +1,6 @@
 //! `skep health check`: connects to every server as a client would, measures for a moment, and
 //! lists problems and causes of slowness with their remedies. While management does not answer, the
-//! services come from the map of a mount of this host.
+//! command takes the services from the map of a mount of this host.
 //!
 //! Does not own the connections to services ([`super::services`]), nor the loop of `--watch`
 //! ([`super::watch`]).
@@ -37,8 +37,8 @@ const EXAMPLES: &[Example] = &[
 /// Connect to every server, and list problems with their remedies
 ///
 /// Also compares the latencies of all targets for two seconds, and lists slow disks and links, and
-/// load that holds others up. They leave the cluster healthy, and `--watch` leaves them out. `skep
-/// why` explains them.
+/// load that delays other requests. These causes of slowness leave the cluster healthy, and
+/// `--watch` does not report them. `skep why` explains them.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct CheckArgs {
@@ -64,7 +64,7 @@ struct Report {
     healthy: bool,
     nodes: Vec<NodeReport>,
     problems: Vec<Problem>,
-    /// Lasting damage, which leaves the cluster healthy.
+    /// Permanent damage, such as lost targets, which does not make the cluster unhealthy.
     notes: Vec<Problem>,
     /// The nodes whose requests have waited for more than 5 seconds.
     waits: Vec<WaitReport>,
@@ -132,7 +132,7 @@ fn is_of_management(problem: &Problem, nodes: &[NodeReport]) -> bool {
     management.into_iter().any(|it| problem.key == format!("service-unreachable {}", it.id))
 }
 
-/// Returns the cluster map of a mount of this host, without the states in it, which are as old as
+/// Returns the cluster map of a mount of this host. Replaces the states in it, which are as old as
 /// the last contact with management.
 fn mounted_map(access: &Access) -> Option<ClusterMap> {
     let of_cluster = |point: std::path::PathBuf| {
@@ -158,7 +158,7 @@ pub(super) fn management_unreachable(error: &Error) -> Problem {
     }
 }
 
-/// Returns the lasting damage that the map shows.
+/// Returns the permanent damage that the map shows.
 fn notes(map: &ClusterMap) -> Vec<Problem> {
     let note = |it: skep_cluster::problems::Problem| Problem {
         key: it.what.clone(),
@@ -189,7 +189,8 @@ fn report(
     now: &Fetched,
 ) -> Report {
     let mut problems = problems_of(&nodes, &waits, &now.map);
-    // Load makes no cluster unhealthy: scripts that wait for a healthy cluster must end.
+    // Load does not make a cluster unhealthy, because scripts that wait for a healthy cluster must
+    // end.
     let healthy = problems.is_empty();
     let found = causes(evidence, &now.map, &Thresholds::default());
     problems.extend(found.into_iter().filter(|cause| !cause.is_over).map(|cause| Problem {
@@ -246,7 +247,8 @@ fn wait_problem(wait: &WaitReport, map: &ClusterMap) -> Problem {
         None => format!("group {}", wait.group),
     };
     let since = span(wait.waits_ms);
-    // Requests of metadata targets to storage targets: only truncations have a program behind them.
+    // Of the requests from metadata targets to storage targets, a program waits only for
+    // truncations.
     let is_of_metadata =
         map.nodes.iter().any(|it| it.id.raw() == wait.node && it.kind == NodeKind::Metadata);
     let is_to_storage =

@@ -51,8 +51,8 @@ pub(crate) fn run(args: DfArgs) -> Result<()> {
     print(&lines, |lines: &Vec<TargetLine>| view::df(lines))
 }
 
-/// Returns the targets of some files. `None` means all targets: a path is a directory, or there are
-/// no paths.
+/// Returns the targets of some files. `None` means all targets, because a path is a directory or
+/// there are no paths.
 fn targets_of(map: &ClusterMap, paths: &[PathBuf]) -> Result<Option<BTreeSet<u32>>> {
     let mut chosen = BTreeSet::new();
     for path in paths {

@@ -9,8 +9,8 @@ use skep_types::{Error, ErrorCode, Result};
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 
-/// Maximum number of changes in the file; the oldest are dropped. A cluster with ten outages a day
-/// reaches it after seven weeks, and the file is then about 300 KiB long.
+/// Maximum number of changes in the file; the oldest changes are dropped. A cluster with ten
+/// outages a day reaches it after seven weeks, and the file is then about 300 KiB long.
 const MAX_CHANGES: usize = 1000;
 
 /// The history of outages in a file.
@@ -22,7 +22,7 @@ pub(super) struct OutageHistory {
 }
 
 impl OutageHistory {
-    /// Opens a history, or creates an empty one if there is no file.
+    /// Opens a history. Without a file, the history is empty.
     ///
     /// # Errors
     /// - `Configuration` if the file has a line that is not a change.
@@ -49,7 +49,7 @@ impl OutageHistory {
         Ok(Self { file: file.to_owned(), lines })
     }
 
-    /// Adds changes, and replaces the file if there are any.
+    /// Adds changes, and replaces the file unless `changes` is empty.
     ///
     /// # Errors
     /// Errors of the file system, with the path.

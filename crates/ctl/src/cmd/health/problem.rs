@@ -5,7 +5,7 @@ use serde::Serialize;
 /// A problem with its remedy, as JSON.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Problem {
-    /// The same for one problem in all checks, although its text may change.
+    /// Identifies the problem in all checks, although its text may change.
     #[serde(skip)]
     pub(super) key: String,
     /// Name of the rule that found the problem, as in alerts of the monitor.

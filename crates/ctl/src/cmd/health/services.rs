@@ -1,5 +1,5 @@
-//! The services of a cluster for `skep health check`: connects to each of them, and names the cause
-//! of each failure with the way out.
+//! The services of a cluster for `skep health check`: connects to each service, and names the cause
+//! of each failure with its remedy.
 //!
 //! Owns the difference between a host that does not answer, a service that does not run, a service
 //! without the newest token, and a service that does not reach management. Does not own the
@@ -15,7 +15,8 @@ use skep_types::{ClusterMap, Error, ErrorCode, Node, NodeKind, Result, Target, T
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// Time limit for the handshake: a server that does not complete it counts as unreachable.
+/// Time limit for the handshake. A server that does not complete the handshake in time counts as
+/// unreachable.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// The effect of a service that does not answer.
@@ -57,7 +58,7 @@ pub(super) async fn visit_all(access: &Access, map: &ClusterMap) -> Vec<NodeRepo
 /// Connects to each target of a node, since each target has its own thread. Connects to the node
 /// itself if it has no targets.
 async fn visit(access: &Access, map: &ClusterMap, node: &Node) -> NodeReport {
-    // Targets that the node does not serve are problems of their own.
+    // Targets that the node does not serve are reported as separate problems.
     let mut targets: Vec<TargetId> = kept_targets(map, node)
         .filter(|target| target.health.condition != Condition::Down)
         .map(|target| target.id)
@@ -99,8 +100,8 @@ fn kept_targets<'a>(map: &'a ClusterMap, node: &'a Node) -> impl Iterator<Item =
     all.filter(|target| target.consistency != Consistency::Bad)
 }
 
-/// Returns the problems of services. Each cause appears once: `explained` has the targets that are
-/// offline only because their service is.
+/// Returns the problems of services. Each cause appears once, so `explained` lists the targets that
+/// are offline only because of the problem of their service.
 pub(super) fn problems(nodes: &[NodeReport], map: &ClusterMap) -> ServiceProblems {
     let mut found = ServiceProblems::default();
     let mut silent = Vec::new();
@@ -142,7 +143,7 @@ fn remedy(report: &NodeReport, node: &Node, error: &str) -> String {
     let start = format!("read the log of `skep {kind}` on its host, and start the service there");
     if report.code == Some(ErrorCode::AuthenticationFailed) {
         return "the service runs, and its operations continue, but it refuses the token of this \
-                command: it has only a former one, or this command has. `skep cluster token \
+                command, because one of the two has an outdated token. `skep cluster token \
                 --cluster DIRECTORY` on the management host prints the newest one; on the host of \
                 the service, `skep token install` gives it to the service"
             .into();
@@ -196,8 +197,9 @@ impl Silence {
     }
 }
 
-/// Returns the one problem of all services that answer here, and whose heartbeats do not arrive at
-/// management. `silent` has them with their numbers of targets.
+/// Returns one problem for all services that answer this host although their heartbeats do not
+/// arrive at management. `silent` lists these services, each with the number of its offline
+/// targets.
 fn not_reaching_management(silent: &[(&Node, usize)], map: &ClusterMap) -> Option<Problem> {
     let targets = match silent.iter().map(|(_, targets)| targets).sum::<usize>() {
         0 => return None,
@@ -215,7 +217,7 @@ fn not_reaching_management(silent: &[(&Node, usize)], map: &ClusterMap) -> Optio
             names.join(", ")
         ),
         remedy: format!(
-            "the services may use a former address of management, which is now at {}: give them \
+            "the services may use an old address of management, which is now at {}: give them \
              the token that `skep cluster token --cluster DIRECTORY` prints on the management host \
              with `skep token install`, and restart them; otherwise check their way to management",
             addresses.join(", ")
@@ -267,8 +269,8 @@ mod tests {
         map
     }
 
-    /// Returns the problems if the connection to the last node has this outcome, and the others
-    /// answer.
+    /// Returns the problems if the connection to the last node has the outcome `last`, and the
+    /// other nodes answer.
     fn found(map: &ClusterMap, last: Result<String>) -> ServiceProblems {
         let answers = map.nodes.iter().map(|node| report(map, node, Ok("a".into())));
         let mut reports: Vec<_> = answers.collect();

@@ -65,7 +65,8 @@ fn print(change: &Change) -> Result<()> {
             say(&format!("{time} ends after {}: {what}", span(*lasted)))
         }
         (OutputFormat::Table, None) => say(&format!("{time} {word}: {what}\n  {remedy}")),
-        // Each change is a value of its own: the output never ends, so it is no single value.
+        // Each change is printed as a separate JSON value, because the endless output cannot be one
+        // value.
         _ => {
             let unwritable =
                 |error: serde_json::Error| Error::new(ErrorCode::Io, error.to_string());
@@ -83,7 +84,7 @@ struct Outages {
 
 impl Outages {
     /// Compares the problems of a check with the problems of the last one. If management does not
-    /// answer, this is a problem too, and the others count as unchanged.
+    /// answer, this is a problem too, and all other problems count as unchanged.
     fn next(&mut self, found: Result<Vec<Problem>>, now: Duration, wall: Timestamp) -> Vec<Change> {
         let (found, is_complete) = match found {
             Ok(found) => (found, true),

@@ -56,7 +56,7 @@ struct RunReport {
 struct HostReport {
     #[serde(flatten)]
     run: HostRun,
-    /// Output of the command, cut off at the limit.
+    /// Output of the command, truncated to [`MAX_KEPT_BYTES`].
     stdout: String,
     stderr: String,
 }

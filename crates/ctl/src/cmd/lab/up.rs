@@ -55,7 +55,7 @@ pub(crate) struct UpArgs {
     /// Rate of each target, reads and writes together
     #[arg(long, value_name = "RATE")]
     target_rate: Option<Rate>,
-    /// Standard deviation of that rate from second to second, as in 10%
+    /// Standard deviation of the target rate from second to second, as in 10%
     #[arg(long, value_name = "SHARE")]
     target_variability: Option<Percent>,
     /// Random seed of the rate variation
@@ -98,7 +98,7 @@ pub(crate) fn run(args: &UpArgs) -> Result<()> {
             format!("{}\nNothing was started.", as_text(it))
         });
     }
-    // The path of the executable itself, since other processes run it again.
+    // The processes of the lab run this program again, so pass its own path to them.
     let program = std::env::current_exe()?;
     let state = skep_lab::up(&args.name, &description, &program, args.is_forced, &mut report)?;
     print(&skep_lab::status(&state)?, |it| format!("{}\n{}", as_text(it), hints(it)))
