@@ -70,7 +70,7 @@ pub(crate) fn run(args: &MonitorArgs) -> Result<()> {
     }
     let settings = loaded.settings;
     let access = args.query.access(None)?;
-    // The history and the names in it are for the administrator.
+    // Only the administrator may read the history and the names in it.
     skep_env::restrict_new_files();
     logging::start(&settings.log, settings.log_limit)?;
     crate::failure::log_failures();

@@ -40,7 +40,7 @@ pub(super) struct ServiceArgs {
     pub(super) init: bool,
     /// With --init: file that holds the token of the cluster to join (`skep cluster token` prints
     /// it); `-` reads the token from the standard input. For management: the new cluster gets the
-    /// id and the secret of this token [default: random ones]
+    /// id and the secret of this token [default: a random id and secret]
     #[arg(long, value_name = "FILE")]
     pub(super) token_file: Option<PathBuf>,
     /// Print the settings in effect and the source of each, and exit
@@ -56,7 +56,7 @@ pub(super) struct ServiceArgs {
 
 /// The task of a service process after it has loaded its settings.
 pub(super) enum Task<T> {
-    /// None, since the process has printed its settings.
+    /// Exit, because the process has printed its settings.
     Done,
     /// Initialise the directories of the service, and exit.
     Initialise(T),
@@ -202,7 +202,7 @@ pub(super) fn log_start(kind: &str, args: &ServiceArgs, node: &NodeSettings) {
     );
 }
 
-/// Returns the token for `--init`. Only a new service needs one.
+/// Returns the token for `--init`. Only a new service needs a token.
 pub(super) fn token(args: &ServiceArgs) -> Result<Option<JoinToken>> {
     let Some(file) = &args.token_file else { return Ok(None) };
     if file.as_os_str() != "-" {

@@ -36,7 +36,7 @@ pub(crate) struct ListArgs {
 #[derive(Debug, Serialize)]
 struct LockEntry {
     entry_id: String,
-    /// The path of the file, if it was asked for.
+    /// The path of the file. `None` if the command shows no paths.
     path: Option<String>,
     client: u32,
     host: String,

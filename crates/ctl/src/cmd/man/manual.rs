@@ -15,8 +15,8 @@ const MOUNT: &str = "skep mount";
 /// The title of the manual, at the top of each page.
 const MANUAL: &str = "Skep Manual";
 
-/// Returns all pages. Each has a path below the manual directory, such as `man1/skep-up.1`, and its
-/// text.
+/// Returns all pages: for each, its path below the manual directory, such as `man1/skep-up.1`, and
+/// its text.
 pub(super) fn pages(command: Command) -> Vec<(String, String)> {
     let mut command = command.disable_help_subcommand(true);
     command.build();
@@ -119,7 +119,7 @@ fn page(
     }
     if let Some(examples) = examples {
         more.control("SH", ["EXAMPLES"]);
-        // Disables filling, so that roff keeps the lines as they are.
+        // Disables filling, so that roff does not join the lines.
         more.control("nf", []);
         for line in examples.lines() {
             more.text([Inline::Roman(line.to_owned())]);

@@ -18,7 +18,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Make a management node a member
 ///
 /// Initialise the node with `skep management --init --join`, and start its service. This command
-/// copies the log to it, and then it votes. Three members survive the loss of one, five of two.
+/// copies the log to the node, and then the node votes. Three members survive the loss of one, five
+/// of two.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct AddArgs {

@@ -1,5 +1,5 @@
-//! `skep management recover`: makes a cluster's management of one member, after the majority of the
-//! members is lost for ever.
+//! `skep management recover`: reduces a cluster's management to one member, after the majority of
+//! the members is lost for ever.
 
 use crate::help::{Example, examples};
 use crate::output::print;
@@ -16,9 +16,9 @@ const EXAMPLES: &[Example] = &[
 /// Make one member the only one, after the majority of the members is lost for ever
 ///
 /// Run it on the member with the most changes, while its service is stopped. Changes that only the
-/// lost members have are gone, so new ids and map versions continue far above, as after `skep
-/// cluster restore`. Never start the other members again: make their directories empty, and add
-/// them as new ones.
+/// lost members have are gone, so new ids and map versions continue at much higher numbers, as
+/// after `skep cluster restore`. Never start the other members again: make their directories empty,
+/// and add them as new members.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct RecoverArgs {

@@ -13,8 +13,8 @@ const EXAMPLES: &[Example] = &[("a node whose host is lost", "skep management re
 
 /// Remove a management node, which need not run
 ///
-/// A majority of the members must run. To remove the leader, stop its service first: another member
-/// leads then. The directory of a removed node cannot be used again.
+/// A majority of the members must run. To remove the leader, stop its service first, so that
+/// another member becomes the leader. The directory of a removed node cannot be used again.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct RemoveArgs {

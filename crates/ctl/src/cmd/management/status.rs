@@ -13,7 +13,8 @@ const EXAMPLES: &[Example] = &[("list the management nodes", "skep management st
 
 /// List the management nodes: role, state, and the lag of each
 ///
-/// A management node with the role `none` is no member yet: `skep management add` makes it one.
+/// A management node with the role `none` is not a member yet; `skep management add` makes it a
+/// member.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct StatusArgs {
@@ -46,8 +47,8 @@ struct MemberReport {
     /// `leader`, `follower`, `learner` (receives the log, and does not vote yet), or `none`.
     role: &'static str,
     reachability: &'static str,
-    /// Number of the last change that the node has stored. `null` means that it has not answered
-    /// this leader.
+    /// Number of the last change that the node has stored. `null` means that the node has not
+    /// answered this leader.
     stored: Option<u64>,
     /// Number of changes that the node has not stored yet.
     lag: Option<u64>,
@@ -72,8 +73,8 @@ impl Status {
         self.voters
     }
 
-    /// Returns a warning if the loss of one member would stop management although there are
-    /// several.
+    /// Returns a warning if the loss of one member would stop management although it has several
+    /// members.
     pub(super) fn warning(&self) -> String {
         match self.voters {
             2 => "Two members cannot lose any of them: add a third one.\n".to_owned(),

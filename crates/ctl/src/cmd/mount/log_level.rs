@@ -13,10 +13,11 @@ const LEVELS: [&str; 5] = ["error", "warn", "info", "debug", "trace"];
 /// other thread starts.
 pub(super) fn follow_signals() -> Result<()> {
     const NUMBERS: [i32; 2] = [libc::SIGUSR1, libc::SIGUSR2];
-    // Blocks the signals in this thread and all later ones. Only the new thread waits for them.
+    // Blocks the signals in this thread and in all later threads. Only the new thread waits for the
+    // signals.
     drop(skep_env::Signals::take(&NUMBERS)?);
-    // Also blocks the signals that end the mount: their default action in the new thread would kill
-    // the process before it unmounts.
+    // Also blocks the signals that end the mount, because their default action in the new thread
+    // would kill the process before it unmounts.
     drop(skep_env::Signals::take(&[libc::SIGTERM, libc::SIGINT])?);
     skep_env::spawn_thread("skep-log-level".into(), None, move || {
         let followed = skep_env::block_on(async move {

@@ -61,8 +61,8 @@ pub(super) fn open(
     Ok((path, file))
 }
 
-/// Returns the mount point with dashes instead of slashes. If the result is too long, keeps only
-/// its end, which differs more between mounts than its start.
+/// Returns the mount point with dashes instead of slashes. A result that is too long is replaced by
+/// its hash and its end, which differs more between mounts than its start.
 fn file_name(mount_point: &Path) -> String {
     let mut name = mount_point.display().to_string().replace('/', "-");
     if name.len() > LONGEST_LOG_NAME {

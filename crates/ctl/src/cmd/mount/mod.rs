@@ -78,7 +78,7 @@ pub(crate) struct MountArgs {
     /// Accepted for scripts: a mount goes to the background unless --foreground is given.
     #[arg(long, hide = true, conflicts_with = "in_foreground")]
     detach: bool,
-    /// This is the process that stays in the background.
+    /// Set for the process that stays in the background.
     #[arg(long, hide = true)]
     in_background: bool,
     /// The process that waits for the mount, such as mount(8). Set by the mount helper.
@@ -111,8 +111,8 @@ pub(crate) struct MountArgs {
     log_file: Option<PathBuf>,
 }
 
-/// Time limit for a mount in the background to start. The time that it may wait for management is
-/// added.
+/// Time limit for a mount in the background to start. The time for which the mount may wait for
+/// management is added.
 const BACKGROUND_PATIENCE: Duration = Duration::from_secs(45);
 
 /// A mount, as JSON.
@@ -225,8 +225,8 @@ fn mount(
     served
 }
 
-/// Starts a thread that takes a replaced token from the token file, so that the mount can join
-/// again after the former one was revoked. Must be called after the signals are blocked.
+/// Starts a thread that reads a replaced token from the token file, so that the mount can join
+/// again after its old token was revoked. Must be called after the signals are blocked.
 fn follow_token(access: &Access) -> Result<()> {
     let (file, token) = (access.token_file.clone(), access.token.clone());
     skep_env::spawn_thread("skep-token".into(), None, move || {
@@ -239,8 +239,8 @@ fn follow_token(access: &Access) -> Result<()> {
     Ok(())
 }
 
-/// Returns the directory of the sockets on which mounts show their metrics: of the host for root,
-/// of the session for other users.
+/// Returns the directory of the sockets on which mounts show their metrics. It belongs to the host
+/// for root, and to the login session for other users.
 fn metrics_directory() -> Option<PathBuf> {
     if rustix::process::geteuid().is_root() {
         return Some("/run/skep".into());
@@ -296,8 +296,9 @@ fn absolute(path: &Path) -> Result<PathBuf> {
     std::path::absolute(path).map_err(|error| Error::from(error).within(path.display()))
 }
 
-/// Starts this program again in the background, and waits until it has mounted. Until then the new
-/// process is killed when this one exits, so that no mount appears after the command has failed.
+/// Starts this program again in the background, and waits until the new process has mounted the
+/// cluster. Until then the new process is killed when this process exits, so that no mount appears
+/// after the command has failed.
 fn detach(args: &MountArgs, asked: Options, access: &Access) -> Result<()> {
     let directory = absolute(&args.directory)?;
     let (log_path, log) = log_place::open(args.log_file.as_deref(), access, &directory)?;
@@ -344,8 +345,8 @@ fn detach(args: &MountArgs, asked: Options, access: &Access) -> Result<()> {
     print(&mounted, |it| format!("{} is mounted; `skep umount {0}` unmounts it.", it.mount_point))
 }
 
-/// Returns the error of the background process if that process has exited, else `None`: the last
-/// error in its log, or the last lines if it was killed.
+/// Returns the error of the background process if that process has exited: the last error in its
+/// log, or the last lines of the log if it was killed. `None` means that the process runs.
 fn why_it_ended(child: &mut Child, log: &Path, log_start: u64) -> Option<Error> {
     let status = child.try_wait().ok().flatten()?;
     let lines = tail(log, log_start, 5);
@@ -366,11 +367,11 @@ fn why_it_ended(child: &mut Child, log: &Path, log_start: u64) -> Option<Error> 
 
 /// Precedes the message of an error in a log file, after the time.
 const ERROR_MARK: &str = "Z ERROR ";
-/// Precedes the message of a warning.
+/// Precedes the message of a warning in a log file, after the time.
 const WARNING_MARK: &str = "Z  WARN ";
 
-/// Prints the warnings in the log of a mount that is starting, so that its caller sees the reason
-/// of a wait at once.
+/// Prints the warnings in the log of a mount that is starting, so that the user sees the reason for
+/// a wait at once.
 struct Warnings {
     log: PathBuf,
     /// Number of bytes of the log that have been read.

@@ -166,8 +166,8 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// Returns an option list that [`read`] parses to this value. The list has only the options
-    /// without an equivalent on the command line.
+    /// Returns an option list that [`read`] parses to this value. The list contains only the
+    /// options without an equivalent on the command line.
     pub(crate) fn words(self) -> String {
         let timeout = self.attribute_timeout;
         let timeout = timeout.map(|it| format!(",attribute_timeout={}", it.as_secs_f64()));
@@ -183,7 +183,7 @@ fn refused(what: String) -> Error {
 /// Parses option lists. An option with an equivalent on the command line is stored in `args`.
 ///
 /// # Errors
-/// `Configuration` naming the option.
+/// `Configuration` with the invalid option.
 pub(crate) fn read(lists: &[String], is_sloppy: bool, args: &mut MountArgs) -> Result<Options> {
     let mut options = Options::default();
     for option in lists.iter().flat_map(|list| list.split(',')).filter(|it| !it.is_empty()) {

@@ -1,4 +1,4 @@
-//! The option for how long a starting mount retries while management is unreachable.
+//! The option that limits how long a starting mount retries while management is unreachable.
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,7 +14,7 @@ const FOREVER: &str = "forever";
 /// How long to retry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Retry {
-    /// At least one attempt is made, even with a time of zero.
+    /// Retry for this time. At least one attempt is made, even if the time is zero.
     For(Duration),
     Forever,
 }

@@ -1,4 +1,4 @@
-//! `skep node list`: all nodes.
+//! `skep node list`: lists all nodes.
 
 use crate::access::ClusterArgs;
 use crate::help::{Example, examples};

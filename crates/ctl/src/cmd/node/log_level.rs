@@ -1,6 +1,6 @@
 //! `skep node log-level`: shows or changes the log levels of running services and mounts. A change
-//! lasts until the service or mount restarts. Mounts accept no connections: management sends them
-//! the level in the reply to their next heartbeat.
+//! lasts until the service or mount restarts. Mounts accept no connections, so management sends
+//! them the level in the reply to their next heartbeat.
 
 use crate::access::{Access, ClusterArgs, PATIENCE};
 use crate::help::{Example, examples};
@@ -29,7 +29,7 @@ const EXAMPLES: &[Example] = &[
 pub(crate) struct LogLevelArgs {
     #[command(flatten)]
     query: ClusterArgs,
-    /// Name or id of a service or mount, or `all` (services), or `mounts` (all of them)
+    /// Name or id of a service or mount, or `all` for all services, or `mounts` for all mounts
     node: String,
     /// Log level, or a filter such as `info,skep_storage=debug`, or `default` for the configured
     /// level
@@ -40,7 +40,7 @@ pub(crate) struct LogLevelArgs {
 /// Maximum number of requests in flight at the same time.
 const AT_ONCE: usize = 100;
 /// Number of heartbeats to wait for a mount. The mount receives the level in the reply to its next
-/// heartbeat; the second one covers a lost heartbeat.
+/// heartbeat; the second heartbeat covers the loss of the first.
 const HEARTBEATS: u32 = 2;
 
 /// A node and its log level.
@@ -125,7 +125,7 @@ async fn ask(
     asked.map(|(reply, _)| reply)
 }
 
-/// Adds a hint how to fix it to the error of a mount that does not reply.
+/// Adds a hint on how to fix the problem to the error of a mount that does not reply.
 fn silent(error: Error) -> Error {
     if error.code() != ErrorCode::TimedOut {
         return error;

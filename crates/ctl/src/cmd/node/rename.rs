@@ -13,7 +13,8 @@ const EXAMPLES: &[Example] =
 
 /// Give a server another name
 ///
-/// If the settings of the service have `node.name`, that name applies again at its next start.
+/// If the settings of the service have `node.name`, the service takes that name again at its next
+/// start.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct RenameArgs {

@@ -5,15 +5,15 @@ use skep_deploy::ondemand::{OnDemand, OnDemandOutcome, Reach, Run, read_hosts, r
 use skep_types::{Error, ErrorCode, Result};
 use std::path::PathBuf;
 
-/// The hosts, and the places of the file system on them.
+/// The hosts, and the directories and ports of the file system on them.
 #[derive(Debug, Args)]
 pub(super) struct OndemandArgs {
-    /// List of hosts, one per line: works on all of them by ssh. The first one serves names, and
-    /// all store data
+    /// List of hosts, one per line; the command works on all of them by ssh. The first host serves
+    /// names, and all hosts store data
     #[arg(long, value_name = "FILE", conflicts_with = "job", required_unless_present = "job")]
     hosts: Option<PathBuf>,
-    /// In the prolog or epilog of a Slurm job: works on this node only, as its part of the file
-    /// system of all nodes of the job. Needs the same secret on all nodes
+    /// In the prolog or epilog of a Slurm job: works on this node only, which is one part of the
+    /// file system of all nodes of the job. Needs the same secret on all nodes
     #[arg(long)]
     job: bool,
     /// Name of the file system [default: `ondemand`, or `job-` and the number of the job]
@@ -115,7 +115,8 @@ fn node_names(list: &str) -> Result<Vec<String>> {
     Ok(String::from_utf8_lossy(&output.stdout).lines().map(str::to_owned).collect())
 }
 
-/// Returns the error of a command that failed on some hosts. `None` means that it succeeded on all.
+/// Returns the error of a command that failed on some hosts. `None` means that the command
+/// succeeded on all hosts.
 pub(super) fn failure(what: &str, outcome: &OnDemandOutcome) -> Option<Error> {
     if outcome.problems.is_empty() {
         return None;
@@ -169,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_or_a_job_is_required_and_not_both() {
+    fn exactly_one_of_host_list_and_job_is_required() {
         assert!(parse("--hosts nodes").is_ok());
         assert!(parse("--job").is_ok());
         for wrong in ["", "--hosts nodes --job", "--hosts n --port 80"] {

@@ -11,8 +11,9 @@ const EXAMPLES: &[Example] = &[
     ("in the prolog of a Slurm job", "skep ondemand start --job --directory /local"),
 ];
 
-/// Make a file system of the local disks of all hosts, without redundancy, and mount it on each. If
-/// a host fails, nothing is left on any. Refuses a name that is running
+/// Make a file system of the local disks of all hosts, without redundancy, and mount it on each
+/// host. If a host fails, the command removes the file system from all hosts. Refuses the name of a
+/// running file system
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct StartArgs {
@@ -28,7 +29,8 @@ pub(crate) fn run(args: &StartArgs) -> Result<()> {
     const WHAT: &str = "start the file system";
     let (system, run, reach) = args.ondemand.start(args.owner)?;
     if matches!(reach, Reach::Ssh) {
-        // The hosts of a start wait for each other. So a host that cannot take part is found first.
+        // During a start, the hosts wait for each other. So check before the start that all hosts
+        // can take part.
         let checked = system.run(Command::Check, Some(&run), &reach)?;
         if let Some(error) = failure(WHAT, &checked) {
             return Err(error);
@@ -36,8 +38,9 @@ pub(crate) fn run(args: &StartArgs) -> Result<()> {
     }
     let outcome = system.run(Command::Start, Some(&run), &reach)?;
     if let Some(error) = failure(WHAT, &outcome) {
-        // Each start of a job has the same run: a refused one must not remove the running file
-        // system. The script has removed its own part, and the epilog removes the rest.
+        // All starts in a job have the same run, so a refused start must not remove the running
+        // file system. The script on this node has removed its own part, and the epilog removes the
+        // rest.
         if matches!(reach, Reach::Here(_)) {
             return Err(error);
         }

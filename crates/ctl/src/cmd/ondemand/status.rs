@@ -1,4 +1,4 @@
-//! `skep ondemand status`: the processes and mounts of a file system of the hosts of a job.
+//! `skep ondemand status`: shows the processes and mounts of a file system of the hosts of a job.
 
 use super::args::{OndemandArgs, problems};
 use crate::help::{Example, examples};

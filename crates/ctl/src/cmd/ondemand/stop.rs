@@ -14,8 +14,8 @@ const EXAMPLES: &[Example] = &[
 ];
 
 /// Unmount the file system and remove it with all its data. Also removes the remains of an
-/// interrupted start, and of a crash of a host. Exit code 6 means that some hosts failed: the same
-/// command later removes their parts
+/// interrupted start, and of a crash of a host. Exit code 6 means that some hosts failed; run the
+/// same command again later to remove their parts
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct StopArgs {

@@ -16,7 +16,7 @@ pub(crate) struct DataArgs {
     /// Add the servers, disks and prices of this file to the catalogue
     #[arg(long = "catalogue", value_name = "FILE")]
     catalogues: Vec<PathBuf>,
-    /// Calibrate with the measured tables that this file describes too
+    /// Also calibrate with the measured tables that this file describes
     #[arg(long = "tables", value_name = "FILE")]
     pub(super) tables: Vec<PathBuf>,
 }
@@ -66,16 +66,17 @@ pub(crate) struct SystemArgs {
     /// Number of attached disks of each server
     #[arg(long, value_name = "NUMBER", requires = "disk")]
     disks: Option<u32>,
-    /// Limit of the provider for the disks of a server together, instead of that of the catalogue
+    /// Limit of the provider for the disks of a server together, instead of the limit in the
+    /// catalogue
     #[arg(long, value_name = "MB/s")]
     vm_limit_mb_s: Option<f64>,
-    /// Limit of the provider for the operations of a server, instead of that of the catalogue
+    /// Limit of the provider for the operations of a server, instead of the limit in the catalogue
     #[arg(long, value_name = "NUMBER")]
     vm_limit_iops: Option<f64>,
     /// Redundancy of the disks below a target: none, raid1 or raid6 (8+2)
     #[arg(long, default_value = "none", value_name = "KIND")]
     redundancy: String,
-    /// Type of the clients [default: that of the servers]
+    /// Type of the clients [default: the type of the servers]
     #[arg(long, value_name = "NAME")]
     client: Option<String>,
     /// Processes on each client
@@ -99,13 +100,13 @@ pub(crate) struct SystemArgs {
     /// All processes use one file with these numbers of targets on two servers, as in 1,3
     #[arg(long, value_name = "MIN,MAX")]
     allocation: Option<String>,
-    /// Calibrate with this result of `skep bench io --output json` too, measured on this system
+    /// Also calibrate with this result of `skep bench io --output json`, measured on this system
     #[arg(long, value_name = "FILE")]
     bench: Option<PathBuf>,
 }
 
 impl SystemArgs {
-    /// Returns the system.
+    /// Returns the system that the options describe.
     pub(super) fn system(&self, catalogue: &Catalogue) -> Result<System> {
         let disk = self.disk.as_deref().zip(self.disks);
         let mut system = System::of(catalogue, &self.server, self.servers, disk)?;

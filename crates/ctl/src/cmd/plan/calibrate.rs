@@ -1,5 +1,5 @@
-//! `skep plan calibrate`: the parameters of the model, their uncertainty, and how well a
-//! calibration predicts tables that it has not seen.
+//! `skep plan calibrate`: shows the parameters of the model, their uncertainty, and how well a
+//! calibration predicts tables that it does not include.
 
 use super::args::{DataArgs, read};
 use crate::help::{Example, examples};
@@ -26,13 +26,13 @@ pub(crate) struct CalibrateArgs {
     /// Result of `skep bench io --output json` on the system that the other options describe
     #[arg(long, value_name = "FILE", requires = "server")]
     result: Option<PathBuf>,
-    /// Type of the storage servers of that system (`skep plan catalogue`)
+    /// Type of the storage servers of the measured system (`skep plan catalogue`)
     #[arg(long, value_name = "NAME", requires = "result")]
     server: Option<String>,
-    /// Number of its storage servers
+    /// Number of storage servers of the measured system
     #[arg(long, default_value_t = 1, value_name = "NUMBER")]
     servers: u32,
-    /// Type of its clients [default: that of the servers]
+    /// Type of the clients of the measured system [default: the type of the servers]
     #[arg(long, value_name = "NAME", requires = "result")]
     client: Option<String>,
     #[command(flatten)]
@@ -43,7 +43,7 @@ pub(crate) struct CalibrateArgs {
 #[derive(Debug, Serialize)]
 struct CalibrationReport {
     measured_points: usize,
-    /// Relative deviation of the measured rates from the fitted ones, in percent.
+    /// Relative deviation of the measured rates from the fitted rates, in percent.
     residual_percent: f64,
     parameters: Vec<ParameterLine>,
     /// Errors for tables that were left out, one at a time.

@@ -1,4 +1,4 @@
-//! `skep plan compare`: predictions beside measured tables.
+//! `skep plan compare`: shows predictions next to measured tables.
 
 use super::args::{DataArgs, rate, write};
 use crate::help::{Example, examples};
@@ -20,7 +20,7 @@ const EXAMPLES: &[Example] = &[
 ];
 
 /// Compare predictions with measured tables. Your own tables (--tables) do not calibrate the model
-/// here, so the comparison is a test of it
+/// here, so the comparison tests the model
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct CompareArgs {

@@ -1,4 +1,4 @@
-//! `skep plan explain`: all limits of one system, and how its rate and cost follow from them.
+//! `skep plan explain`: shows all limits of one system, and how its rate and cost follow from them.
 
 use super::args::{DataArgs, SystemArgs, interval, rate};
 use crate::help::{Example, examples};
@@ -44,7 +44,7 @@ struct Explanation {
     prediction: Prediction,
     /// The parameters of the model.
     parameters: Parameters,
-    /// Number of measured points that determined them.
+    /// Number of measured points that determined the parameters.
     measured_points: usize,
     cost: Cost,
 }

@@ -1,4 +1,4 @@
-//! `skep plan predict`: the rates of one system by number of clients.
+//! `skep plan predict`: predicts the rates of one system by number of clients.
 
 use super::args::{DataArgs, SystemArgs, interval, rate};
 use crate::help::{Example, examples};

@@ -1,4 +1,4 @@
-//! `skep plan propose`: the systems of the catalogue that meet given needs, ranked by price.
+//! `skep plan propose`: lists the systems of the catalogue that meet given needs, ranked by price.
 
 use super::args::{DataArgs, mtu, redundancy, write};
 use crate::help::{Example, examples};

@@ -7,8 +7,8 @@ use skep_types::{ClusterMap, Error, ErrorCode, Node, NodeKind, Result, TargetId}
 use skep_wire::node::GetStatistics;
 use std::time::Duration;
 
-/// Time limit for the reply of a service. A slower service is shown as missing, so that the others
-/// are shown in time.
+/// Time limit for the reply of a service. A slower service is shown as missing, so that the other
+/// services are shown in time.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Beginning of the names of the metrics to request.
 const PREFIX: &str = "skep_";

@@ -1,4 +1,4 @@
-//! `skep stats --history`: the load of a past span, from the monitor.
+//! `skep stats --history`: shows the load of a past span, which the monitor has stored.
 
 use crate::access::Access;
 use crate::monitor_address::{MonitorAddress, not_a_monitor};
@@ -8,7 +8,7 @@ use skep_stats::{By, Row};
 use skep_types::Result;
 use std::time::Duration;
 
-/// The monitor to ask.
+/// The past span to show, and the monitor to ask.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct MonitorQuery {
     /// Show the load of this past span, such as 10min, 1h or 7d, as the monitor has stored it
@@ -36,7 +36,7 @@ fn dimension(by: By) -> Dimension {
 /// # Errors
 /// - `Disconnected` if the monitor cannot be reached.
 /// - `Configuration` if the password is missing or wrong.
-/// - `Protocol` if the reply has another form.
+/// - `Protocol` if the reply is not the expected JSON.
 pub(crate) async fn load(
     access: &Access,
     by: By,

@@ -1,7 +1,7 @@
 //! Measures for other commands: the evidence for causes of slowness (`skep why`, `skep health
 //! check`), and the load (`skep advise`).
 //!
-//! Does not own the judgement (`skep_stats::why`).
+//! Does not own the rules that find causes (`skep_stats::why`).
 
 use super::fetch::{Fetched, fetch};
 use crate::access::Access;
@@ -10,8 +10,8 @@ use skep_stats::{By, Row, rows};
 use skep_types::Result;
 use std::time::Duration;
 
-/// Number of intervals of a measurement. The rules compare them, so that a short disturbance is no
-/// cause.
+/// Number of intervals of a measurement. The rules compare the intervals, so that a short
+/// disturbance does not count as a cause.
 const INTERVALS: u32 = 3;
 
 /// Measures for `span`. Returns the evidence and the last replies.

@@ -2,7 +2,7 @@
 //!
 //! The command asks each service for its figures, directly and with the cluster's token, and
 //! compares two replies. So it works without a monitor, and shows what happened between the
-//! replies. Only `--history` asks a monitor, which keeps the figures of the past.
+//! replies. Only `--history` asks a monitor, which stores the figures of the past.
 
 mod fetch;
 mod history;
@@ -176,7 +176,8 @@ impl Report {
         self.check_reached()
     }
 
-    /// Prints the report as one of a series: on a terminal, it replaces the previous one.
+    /// Prints the report as one of a series. On a terminal, the report replaces the previous
+    /// report.
     fn print_next(&self) -> Result<()> {
         match format() {
             OutputFormat::Table if std::io::stdout().is_terminal() => {

@@ -9,9 +9,10 @@ use skep_stats::Row;
 use skep_types::{ClusterMap, TargetKind};
 use std::collections::HashMap;
 
-/// Longest name in the table. Longer names are cut, so that a line has at most 80 columns.
+/// Maximum length of a name in the table. Longer names are truncated, so that a line has at most 80
+/// columns.
 const NAME_COLUMNS: usize = 18;
-/// Share of operations that are at most as slow as the last column of the table.
+/// Share of operations whose duration is at most the value in the column P99.
 const SLOW_SHARE: f64 = 0.99;
 
 /// One line, as an object for programs.
@@ -27,7 +28,8 @@ pub(super) struct Line {
     written_bytes: u64,
     /// Mean time from the arrival of a request to its reply, in microseconds.
     mean_us: f64,
-    /// 99th percentile of this time. `null` for load by client, user, group or job.
+    /// 99th percentile of the time from arrival to reply, in microseconds. `null` for load by
+    /// client, user, group or job.
     p99_us: Option<f64>,
     queued: i64,
     busy: i64,

@@ -18,7 +18,7 @@ const EXAMPLES: &[Example] = &[
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct ReportArgs {
-    /// Include invalid runs, in which the CPU was the limit; the report says so
+    /// Include invalid runs, in which the CPU was the limit; the report marks them as invalid
     #[arg(long = "with-invalid")]
     includes_invalid: bool,
     /// Directory of the study; the report goes to its subdirectory `report`
