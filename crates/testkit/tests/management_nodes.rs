@@ -1,8 +1,8 @@
-//! Management on several nodes, with real processes and a mount: the leader is killed or stopped
-//! under load, nodes are added and removed, and a lost majority is recovered.
+//! Management on several nodes, with real processes and a mount. The tests kill or suspend the
+//! leader under load, add and remove nodes, and recover from a lost majority.
 //!
-//! `skep up` starts a killed process again. So the tests stop the supervisor while a node must stay
-//! away.
+//! `skep up` starts a killed process again. So a test suspends the supervisor while a killed node
+//! must not run.
 
 use rustix::process::Signal;
 use serde_json::Value;
@@ -16,7 +16,8 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Time limit for a new leader and its map. Without load from other programs they take 1 to 2 s.
+/// Time limit for the election of a new leader and its first cluster map. Without load from other
+/// programs, both take 1 to 2 s.
 const FAIL_OVER: Duration = Duration::from_secs(3);
 
 fn start(nodes: usize) -> Cluster {
@@ -24,7 +25,7 @@ fn start(nodes: usize) -> Cluster {
     Cluster::start(Shape { more, ..Shape::small() })
 }
 
-/// Returns the output of `skep management status`, as soon as a leader answers.
+/// Returns the output of `skep management status`, as soon as a leader replies.
 fn status(cluster: &Cluster) -> Value {
     wait_for("a leader answers", PATIENCE, || {
         let arguments = ["management", "status", "--output", "json"];
@@ -33,7 +34,7 @@ fn status(cluster: &Cluster) -> Value {
     })
 }
 
-/// Returns the ids of the nodes with a role.
+/// Returns the ids of the management nodes with the role `role`.
 fn with_role(status: &Value, role: &str) -> Vec<u64> {
     let nodes = status["nodes"].as_array().expect("a list").iter();
     nodes
@@ -42,7 +43,7 @@ fn with_role(status: &Value, role: &str) -> Vec<u64> {
         .collect()
 }
 
-/// Returns the directory of a management node.
+/// Returns the directory of the management node with the id `id`.
 fn directory(cluster: &Cluster, status: &Value, id: u64) -> PathBuf {
     let mut nodes = status["nodes"].as_array().expect("a list").iter();
     let node = nodes.find(|node| node["id"] == id).expect("a node with this id");
@@ -58,7 +59,7 @@ fn process_in(cluster: &Cluster, directory: &Path) -> Process {
     found.expect("the node runs")
 }
 
-/// Changes a setting until that succeeds. Returns the time that it took.
+/// Tries to change a setting until the change succeeds. Returns the time until the success.
 fn change_setting(cluster: &Cluster, value: u64) -> Duration {
     let begun = Instant::now();
     let value = format!("{value}ms");
@@ -72,7 +73,7 @@ fn heartbeat(cluster: &Cluster) -> String {
     cluster.skep(&["config", "get", "heartbeat"])
 }
 
-/// A program that writes and reads files in a mount until it is stopped.
+/// A thread that writes and reads files in a mount until the test ends it.
 struct Load {
     stop: Arc<AtomicBool>,
     longest: Arc<Mutex<Duration>>,
@@ -102,7 +103,8 @@ impl Load {
         Self { stop, longest, thread }
     }
 
-    /// Ends the program, which has seen no error. Returns the longest pause of an operation.
+    /// Ends the thread, and checks that it got no error. Returns the duration of its longest
+    /// operation.
     fn end(self) -> Duration {
         self.stop.store(true, Ordering::Relaxed);
         let count = self.thread.join().expect("no operation failed");
@@ -111,7 +113,7 @@ impl Load {
     }
 }
 
-/// The supervisor starts no process again until this is dropped.
+/// A suspended supervisor, which restarts no process. Dropping this value resumes the supervisor.
 struct WithoutSupervisor(Process);
 
 impl WithoutSupervisor {
@@ -128,7 +130,7 @@ impl Drop for WithoutSupervisor {
     }
 }
 
-/// Waits until all management nodes are members, run, and have the whole log.
+/// Waits until `count` management nodes are members, run, and have the whole command log.
 fn wait_for_all(cluster: &Cluster, count: usize) -> Value {
     wait_for("all management nodes have the log", PATIENCE, || {
         let found = status(cluster);
@@ -140,7 +142,7 @@ fn wait_for_all(cluster: &Cluster, count: usize) -> Value {
 
 /// Command: skep management status.
 #[test]
-fn killed_leader_is_replaced_within_3_s_and_io_goes_on() {
+fn killed_leader_is_replaced_within_3_s_while_io_continues() {
     let cluster = start(3);
     let before = wait_for_all(&cluster, 3);
     schema::check("management-status", &before);
@@ -155,7 +157,7 @@ fn killed_leader_is_replaced_within_3_s_and_io_goes_on() {
     let after = status(&cluster);
     assert_ne!(with_role(&after, "leader"), [leader]);
     assert!(after["term"].as_u64() > before["term"].as_u64());
-    // Health names the node that is away.
+    // `skep health check` names the killed node.
     wait_for("health names the node", PATIENCE, || {
         let found = cluster.try_skep(&["health", "check"]);
         let is_named = |line: &str| line.contains("management") && line.contains("unreachable");
@@ -170,7 +172,7 @@ fn killed_leader_is_replaced_within_3_s_and_io_goes_on() {
 }
 
 #[test]
-fn stopped_leader_returns_as_a_follower() {
+fn suspended_leader_returns_as_a_follower() {
     let cluster = start(3);
     let before = wait_for_all(&cluster, 3);
     let load = Load::start(cluster.path());
@@ -179,7 +181,8 @@ fn stopped_leader_returns_as_a_follower() {
     process.signal(Signal::STOP);
     let pause = change_setting(&cluster, 800);
     println!("a change was acknowledged {pause:?} after the leader was stopped");
-    // A silent address costs the command up to 300 ms more than a refused connection.
+    // The suspended leader does not reply. This costs the command up to 300 ms more than a refused
+    // connection.
     assert!(pause < FAIL_OVER + Duration::from_secs(1), "{pause:?}");
     process.signal(Signal::CONT);
     let after = wait_for_all(&cluster, 3);
@@ -207,7 +210,7 @@ fn killed_follower_returns_and_catches_up() {
     cluster.stop();
 }
 
-/// A program that changes a setting again and again.
+/// Starts a thread that changes a setting again and again.
 fn changes(cluster: &Cluster, stop: &Arc<AtomicBool>) -> JoinHandle<u64> {
     let (data, stop) = (cluster.data().display().to_string(), Arc::clone(stop));
     std::thread::spawn(move || {
@@ -225,12 +228,12 @@ fn changes(cluster: &Cluster, stop: &Arc<AtomicBool>) -> JoinHandle<u64> {
 
 /// Command: skep management add, skep management remove.
 #[test]
-fn nodes_change_from_1_to_3_to_5_to_3_under_load() {
+fn management_nodes_change_from_1_to_3_to_5_to_3_under_load() {
     let cluster = start(1);
     let load = Load::start(cluster.path());
     let stop = Arc::new(AtomicBool::new(false));
     let changing = changes(&cluster, &stop);
-    // The cluster grows by further nodes that are started by hand.
+    // Add more management nodes, which the test starts without `skep up`.
     let mut further = Vec::new();
     for (number, voters) in (2..=5).zip(2..) {
         let directory = cluster.data().join(format!("further-{number}"));
@@ -272,7 +275,7 @@ fn nodes_change_from_1_to_3_to_5_to_3_under_load() {
 }
 
 #[test]
-fn emptied_directory_is_refused_by_name() {
+fn management_node_refuses_to_start_in_an_emptied_directory() {
     let cluster = start(3);
     let before = wait_for_all(&cluster, 3);
     let follower = with_role(&before, "follower")[0];
@@ -297,7 +300,7 @@ fn emptied_directory_is_refused_by_name() {
 
 /// Command: skep management recover.
 #[test]
-fn one_node_goes_on_after_the_loss_of_the_others() {
+fn one_management_node_recovers_from_the_loss_of_the_others() {
     let cluster = start(3);
     let before = wait_for_all(&cluster, 3);
     change_setting(&cluster, 750);
@@ -332,7 +335,7 @@ fn one_node_goes_on_after_the_loss_of_the_others() {
     });
     let setting = ask(&["config", "get", "heartbeat"]).expect_success();
     assert!(setting.contains("750"), "{setting}");
-    // The services join it again.
+    // The services connect to the recovered node.
     wait_for("the targets are online", PATIENCE, || {
         let targets = ask(&["target", "list"]).expect_success();
         (targets.matches(" Online ").count() == 3).then_some(())

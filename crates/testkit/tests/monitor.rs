@@ -1,4 +1,4 @@
-//! The monitor: its history, alerts, page and interface, on real clusters.
+//! The monitor's history, alerts, page and HTTP interface, on real clusters.
 
 use rustix::process::Signal;
 use serde_json::Value;
@@ -18,8 +18,8 @@ fn monitored() -> Shape {
     Shape { monitor: true, ..Shape::small() }
 }
 
-/// Sends a request, and returns the first line of the reply and its body. `None` means that the
-/// monitor does not listen.
+/// Sends an HTTP request to the monitor. Returns the first line and the body of the reply. `None`
+/// means that the monitor does not listen.
 fn request(address: &str, path: &str, headers: &str) -> Option<(String, String)> {
     let mut stream = TcpStream::connect(address).ok()?;
     let request = format!("GET {path} HTTP/1.0\r\n{headers}\r\n");
@@ -49,8 +49,8 @@ fn address_of(cluster: &Cluster) -> String {
     address_in(&cluster.data().join("monitor")).expect("the monitor of skep up listens")
 }
 
-/// Returns the bytes that an object has written within the last five minutes, as the monitor has
-/// stored it.
+/// Returns the number of bytes that an object, such as a user, has written within the last five
+/// minutes, according to the monitor.
 fn written(address: &str, by: &str, id: &str) -> u64 {
     let load = get(address, &format!("/api/load?by={by}&span=300"));
     let rows = load["rows"].list().iter().filter(|row| row["id"] == id || id.is_empty());
@@ -59,7 +59,7 @@ fn written(address: &str, by: &str, id: &str) -> u64 {
 
 /// Command: skep monitor, skep stats.
 #[test]
-fn history_has_all_operations_and_survives_a_kill() {
+fn monitor_history_has_all_operations_and_survives_a_kill() {
     let cluster = Cluster::start(monitored());
     let address = address_of(&cluster);
     wait_for("the monitor has seen all services", PATIENCE, || {
@@ -77,7 +77,8 @@ fn history_has_all_operations_and_survives_a_kill() {
     let history = get(&address, "/api/history?by=node&service=storage&span=300&points=300");
     let rates = history["written_bytes"].list().iter().filter_map(Value::as_f64);
     let peak = rates.fold(0.0, f64::max);
-    // All bytes may fall into one round, and a round may last less than a second.
+    // The monitor may count all bytes in one round of collection, and a round may last less than a
+    // second.
     assert!(peak > 0.0 && peak <= 2.0 * bytes as f64, "{peak}");
     let csv = request(&address, "/api/history?span=60&format=csv", "").unwrap().1;
     assert!(csv.starts_with("at,") && csv.lines().count() > 30, "{csv}");
@@ -111,7 +112,7 @@ fn history_has_all_operations_and_survives_a_kill() {
 }
 
 #[test]
-fn a_service_that_stops_is_reported_and_notified() {
+fn suspended_service_causes_an_alert_and_a_notification() {
     let scratch = Scratch::new();
     let (notified, program) = (scratch.path().join("notified"), scratch.path().join("notify"));
     let script = format!("#!/bin/sh\ncat >> {0}\necho >> {0}\n", notified.display());
@@ -123,7 +124,7 @@ fn a_service_that_stops_is_reported_and_notified() {
     let rules = |list: &str| -> Vec<String> {
         let alerts = get(&address, "/api/alerts");
         let rules = alerts[list].list().iter().map(|alert| alert["rule"].text().to_owned());
-        // The disk of the test's host may have little space.
+        // Ignore `target-low`, because the disk of the test's host may have little space.
         rules.filter(|rule| rule != "target-low").collect()
     };
     wait_for("the monitor has seen all services", PATIENCE, || {
@@ -150,7 +151,7 @@ fn a_service_that_stops_is_reported_and_notified() {
     assert!(rules("ended").contains(&"service-unreachable".to_owned()));
 }
 
-/// A monitor that a test starts by itself. Dropping it kills it.
+/// A monitor that a test starts without `skep up`. Dropping it kills the monitor.
 struct Monitor {
     child: Child,
     directory: PathBuf,
@@ -180,7 +181,7 @@ impl Drop for Monitor {
     }
 }
 
-/// A file system of 1 MiB. Dropping it unmounts it.
+/// A file system of 1 MiB. Dropping this value unmounts it.
 struct SmallDisk(PathBuf);
 
 impl SmallDisk {
@@ -199,7 +200,7 @@ impl Drop for SmallDisk {
 }
 
 #[test]
-fn full_disk_is_reported_and_collection_continues() {
+fn monitor_with_a_full_disk_still_collects_and_reports_it() {
     let cluster = Cluster::start(Shape::small());
     let scratch = Scratch::new();
     let disk = SmallDisk::mount(scratch.directory("disk"));
@@ -262,7 +263,8 @@ fn unauthorized_requests_and_wrong_options_are_refused() {
     refused(cluster.try_skep(&history), "--monitor-password-file");
     let with_password = [&history[..], &["--monitor-password-file", password]].concat();
     cluster.skep(&with_password);
-    // Another monitor in the same directory would mix its frames with the frames of the first.
+    // A second monitor in the same directory is refused, because both would write frames to the
+    // same files.
     let second = Command::new(cluster::program())
         .args(["monitor", "--directory", directory_text, "--listen", "127.0.0.1:0", "--cluster"])
         .arg(cluster.data())

@@ -1,5 +1,5 @@
-//! Mounts as an administrator starts them, and how they end: by signals and by `umount`, with and
-//! without a reachable cluster.
+//! How mounts that an administrator has started end: by signals and by `umount`, with and without a
+//! reachable cluster.
 
 use rustix::process::Signal;
 use skep_testkit::cluster;
@@ -13,13 +13,13 @@ use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-/// Maximum time of `umount` if no server is reachable.
+/// Time limit for `umount` if no server is reachable.
 const UMOUNT_PATIENCE: Duration = Duration::from_secs(10);
-/// Maximum time of `umount` if servers accept requests but never reply: each request has to time
-/// out.
+/// Time limit for `umount` if servers accept requests but never reply. It is longer, because each
+/// request has to time out.
 const SILENT_PATIENCE: Duration = Duration::from_secs(20);
-/// Roles in the order in which they are killed: the supervisor comes first, because it would
-/// restart the others.
+/// Roles in the order in which a test kills their processes. The supervisor comes first, because it
+/// would restart the others.
 const SERVICES: [&str; 4] = ["up", "management", "metadata", "storage"];
 
 fn small() -> Cluster {
@@ -31,7 +31,7 @@ fn is_mounted(path: &Path) -> bool {
     mounts.lines().any(|line| line.split(' ').nth(4) == path.to_str())
 }
 
-/// Mounts in the background, and returns the mount process. No program has used this mount yet.
+/// Mounts in the background, and returns the mount process. Does not access the mount.
 fn detach(cluster: &Cluster, transport: Transport, path: &Path) -> Process {
     files::create_dir_all(path);
     let before: Vec<_> = cluster.processes("mount").iter().map(|it| it.pid).collect();
@@ -49,7 +49,7 @@ fn ends(process: &Process, path: &Path) {
 }
 
 #[test]
-fn termination_signals_unmount() {
+fn termination_signals_end_a_mount() {
     let mut cluster = small();
     let scratch = Scratch::new();
     for transport in [Transport::Uring, Transport::Device] {
@@ -68,7 +68,7 @@ fn termination_signals_unmount() {
     cluster.stop();
 }
 
-/// `umount` must not need attributes from a server, not even for a mount that no program has used.
+/// `umount` must not request attributes from a server, even for a mount that no program has used.
 /// Semantics 4.10.
 #[test]
 fn umount_ends_mounts_while_the_cluster_is_stopped() {
@@ -92,7 +92,8 @@ fn umount_ends_mounts_while_the_cluster_is_stopped() {
     }
 }
 
-/// Locks a whole file, reports that, and holds the lock until its input ends.
+/// A program that locks a whole file, prints lines about this, and holds the lock until the end of
+/// its input.
 const LOCKER: &str = "
 import fcntl, sys
 with open(sys.argv[1], 'r+') as file:
@@ -159,7 +160,7 @@ fn mount_ends_after_a_program_waiting_for_a_lock_is_killed() {
     }
 }
 
-/// Changes a mapped page, reports that, and waits until it is killed.
+/// A program that changes a mapped page, prints a line, and waits until it is killed.
 const MAPPER: &str = "
 import mmap, sys
 with open(sys.argv[1], 'r+b') as file:
@@ -169,7 +170,8 @@ with open(sys.argv[1], 'r+b') as file:
     sys.stdin.read()
 ";
 
-/// Resumes suspended processes, even if a test fails: programs that wait for them would never end.
+/// Suspended processes. Dropping this value resumes them, even if a test fails, because programs
+/// that wait for these processes would never end.
 struct Stopped(Vec<Process>);
 
 impl Stopped {
@@ -212,7 +214,8 @@ fn forced_umount_frees_killed_program_with_dirty_pages() {
         wait_for("it waits in the kernel", PATIENCE, || {
             (state(mapper.id()) == Some('D')).then_some(())
         });
-        // `umount -f` may report a busy mount, but it still aborts the waiting requests.
+        // Ignore the exit status. `umount -f` may report a busy mount, but it still aborts the
+        // waiting requests.
         finish(Command::new("umount").arg("-f").arg(&path), PATIENCE);
         wait_for("it ends", PATIENCE, || mapper.try_wait().expect("our own child"));
         finish(Command::new("umount").arg("-l").arg(&path), PATIENCE);
@@ -234,7 +237,7 @@ impl Reader {
         Self(command.spawn().expect("cat can be started"))
     }
 
-    /// Waits until the program is blocked in a request to the mount.
+    /// Waits until the program waits for a reply of the mount.
     fn waits(&self) {
         wait_for("the reader waits for the mount", PATIENCE, || {
             let place = fs::read_to_string(format!("/proc/{}/wchan", self.0.id())).ok()?;
@@ -257,10 +260,10 @@ impl Drop for Reader {
     }
 }
 
-/// Connections to suspended processes stay open, so only a timeout detects the suspension.
-/// Semantics 4.1 and 4.10.
+/// Connections to suspended services stay open, so a mount notices the suspension only by a
+/// timeout. Semantics 4.1 and 4.10.
 #[test]
-fn mounts_end_while_the_services_are_stopped() {
+fn mounts_end_while_the_services_are_suspended() {
     for transport in Transport::ALL {
         let cluster = small();
         let scratch = Scratch::new();
@@ -272,8 +275,8 @@ fn mounts_end_while_the_services_are_stopped() {
         let services = SERVICES.iter().flat_map(|role| cluster.processes(role)).collect();
         let stopped = Stopped::all(services);
         let run = |command: &mut Command| finish(command, SILENT_PATIENCE).expect_success();
-        // `df` opens the directory, the second time with cached attributes. For other users the
-        // kernel also reads the access control list.
+        // `df` opens the directory. At the second `df`, the kernel uses cached attributes. For
+        // users other than root, it also reads the access control list.
         run(Command::new("df").arg(used));
         let of_user = ["--reuid", "65534", "--regid", "65534", "--clear-groups", "df"];
         run(Command::new("setpriv").args(of_user).arg(used));
@@ -292,7 +295,7 @@ fn mounts_end_while_the_services_are_stopped() {
             ends(process, path);
         }
         drop(stopped);
-        // The other mounts keep running.
+        // The other mounts still serve requests.
         let file = cluster.path().join("file");
         let found = finish(Command::new("cat").arg(file), PATIENCE).expect_success();
         assert_eq!(found, "text");
@@ -300,7 +303,8 @@ fn mounts_end_while_the_services_are_stopped() {
     }
 }
 
-/// The name of the log contains the mount point, and file names have at most 255 bytes.
+/// The file name of a mount's log contains the mount point. But a file name has at most 255 bytes,
+/// and a mount point may be longer.
 #[test]
 fn mount_points_may_have_any_name() {
     let cluster = small();

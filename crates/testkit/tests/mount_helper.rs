@@ -46,7 +46,8 @@ impl Place {
         finish(&mut command, PATIENCE)
     }
 
-    /// Returns the options of the mount in /proc/self/mounts; `None` means that it is not mounted.
+    /// Returns the options of the mount in /proc/self/mounts. `None` means that the cluster is not
+    /// mounted.
     fn shown(&self) -> Option<String> {
         let table = files::read_to_string("/proc/self/mounts");
         let mount_point = self.mount_point().display().to_string();
@@ -92,7 +93,7 @@ fn mount_flags_reach_the_kernel_and_can_be_changed() {
         assert!(printed.contains(words), "{options}: {printed}");
     }
     assert!(is_read_only(&mount_point), "nothing was changed");
-    // A remount with an option that the mount already has changes nothing.
+    // A remount accepts Skep's own options if their values are unchanged.
     place.helper("remount,rw,nosuid,transport=uring,attribute_timeout=1").expect_success();
     let shown = place.shown().expect("mounted");
     assert!(shown.starts_with("rw,nosuid") && !shown.contains("noexec"), "{shown}");
@@ -109,7 +110,7 @@ fn helper_reports_the_cause_of_a_failed_mount() {
     assert_eq!(refused.status.code(), Some(32), "{}", refused.stderr);
     let printed = refused.expect_failure();
     assert!(printed.contains("unknown mount option 'transprot=uring'"), "{printed}");
-    // mount(8) forwards the message.
+    // mount(8) prints the message of the helper.
     let printed = place
         .with_mount("mount -t skep ../data $PWD/mnt -o transprot=uring 2>&1 || echo exit code $?");
     assert!(printed.contains("unknown mount option 'transprot=uring'"), "{printed}");
@@ -129,7 +130,7 @@ fn helper_reports_the_cause_of_a_failed_mount() {
     assert_eq!(called.status.code(), Some(1), "{}", called.stderr);
     assert!(called.stderr.contains("usage: mount.skep"), "{}", called.stderr);
     assert_eq!(place.shown(), None, "nothing was mounted");
-    // As in other file systems, the mount hides the contents of the directory.
+    // As in other file systems, a mount hides the contents of its directory.
     let hidden = place.path.join("mnt/file");
     files::write(&hidden, "in the way?");
     place.helper("defaults").expect_success();
@@ -146,12 +147,12 @@ fn xattr_as_root(mount_point: &Path, name: &str) -> String {
     String::from_utf8_lossy(&bytes[..len]).into_owned()
 }
 
-/// Fills a log to the maximum length that the mount allows.
+/// Writes a log that has the maximum length that the mount allows.
 fn full_log(log: &Path) {
     files::write(log, "as it was\n".repeat(7_000));
 }
 
-/// Checks that a mount with a full log has started a new log, with the configured level.
+/// Checks that a mount starts a new log when its log is full, and logs at the configured level.
 fn logs_anew(mount_point: &Path, log: &Path) {
     let mount = skep_testkit::process::below(mount_point).pop().expect("it runs");
     mount.signal(Signal::USR1);
@@ -203,7 +204,7 @@ fn each_mount_option_has_its_effect() {
     let serves = || skep_testkit::process::below(&mount_point).len();
     wait_for("the mount's process ends", PATIENCE, || (serves() == 0).then_some(()));
 
-    // The same options on the command line.
+    // Give the same options to `skep mount` on the command line.
     let log = place.path.join("b.log");
     let mut command = Command::new(skep_testkit::cluster::program());
     command.args(["mount", "--detach", "--quiet", "-s", "--options", "sunny,colour=red"]);
@@ -216,8 +217,8 @@ fn each_mount_option_has_its_effect() {
     assert_eq!(mount(&mut command).expect_success(), "");
     files::write(mount_point.join("file"), "x");
     logs_anew(&mount_point, &log);
-    // After a lazy unmount, programs that have files open can still use them. Other programs no
-    // longer find the mount.
+    // After a lazy unmount, programs can still use their open files. Other programs no longer find
+    // the mount.
     let mut file = files::open(mount_point.join("file"));
     let umount = |more: &[&str]| {
         let mut command = Command::new(skep_testkit::cluster::program());
@@ -259,8 +260,8 @@ fn fstab_and_mount_accept_type_skep() {
     place.cluster.stop();
 }
 
-/// `mount -a` compares the table of mounts with the lines of `fstab`, and so finds that the line is
-/// already mounted.
+/// `mount -a` compares the table of mounts with the lines of `fstab`. So it does not mount a file
+/// system that is already mounted.
 #[test]
 fn mount_all_does_not_mount_twice() {
     let place = Place::new();
@@ -283,18 +284,19 @@ fn umount_works_while_the_cluster_is_stopped() {
         let idle = cluster.mount(transport);
         let busy = cluster.mount(transport);
         files::write(busy.path().join("file"), vec![1; 1 << 20]);
-        // The supervisor first, because it would start the other processes again.
+        // Kill the supervisor first, because it would restart the other processes.
         for role in ["up", "management", "metadata", "storage"] {
             cluster.processes(role).iter().for_each(Process::kill);
         }
-        // The reply must not come from the kernel's cache.
+        // With this flag, the kernel does not reply from its cache.
         let flags = AtFlags::STATX_FORCE_SYNC;
         let found = rustix::fs::statx(rustix::fs::CWD, idle.path(), flags, StatxFlags::BASIC_STATS);
         assert_eq!(found.expect("shown").stx_ino, 1);
         finish(Command::new("df").arg(idle.path()), PATIENCE).expect_success();
         idle.unmount();
         let path = busy.path().join("file");
-        // A program that continues after it gets an error.
+        // Start a program that waits for the dead cluster. After the forced unmount it must get an
+        // error.
         let (tell, told) = std::sync::mpsc::channel();
         let reader = std::thread::spawn(move || {
             tell.send(rustix::thread::gettid()).expect("the other thread receives it");

@@ -1,5 +1,5 @@
-//! Mounts that start while management is not reachable, for example at boot. They wait as long as
-//! configured. Ending them while they wait leaves nothing behind.
+//! Mounts that start while management is not reachable, for example at boot. They wait for the
+//! configured time. A mount that is killed while it waits leaves no process and no mount.
 
 use rustix::process::{Pid, Signal, kill_process};
 use skep_testkit::files::{self, OrFail};
@@ -81,7 +81,7 @@ impl Host {
         Begun::new(self, name, command)
     }
 
-    /// Starts to mount in the foreground, where standard error is the log.
+    /// Starts to mount in the foreground. The log is then standard error.
     fn begin_in_front(&self, name: &str, options: &[&str]) -> Begun {
         let mount_point = self.path.join(name);
         files::create_dir_all(&mount_point);
@@ -95,13 +95,13 @@ impl Host {
     }
 }
 
-/// A mount that has been started. Dropping it kills its process.
+/// A mount that a test has started. Dropping it kills its process.
 struct Begun {
     child: Child,
     since: Instant,
     mount_point: PathBuf,
     log: PathBuf,
-    /// File with the mount's standard error so far.
+    /// File with the standard error of the mount.
     printed: PathBuf,
 }
 
@@ -198,17 +198,19 @@ fn mount_waits_for_management_until_its_time_limit() {
         let status = begun.end();
         assert!(status.success(), "{status}, see {}", begun.log.display());
     }
-    // Management has just started, and some targets may not have registered yet.
+    // The file system must have a size, although some targets may not have registered yet with the
+    // new management.
     let capacity =
         rustix::fs::statvfs(&patient.mount_point).or_fail("statvfs", &patient.mount_point);
     assert!(capacity.f_blocks > 0, "zero is shown");
     let log = files::read_to_string(&patient.log);
     let told = log.lines().filter(|it| it.contains(WAITS) && it.contains("Connection refused"));
     assert_eq!(told.count(), 1, "{log}");
-    // The mount continues after the commands that waited for it have exited.
+    // The mount still serves after the commands that waited for it have exited.
     write_to_and_unmount(&host, &patient.mount_point, "file");
     patient.await_nothing_left();
-    // The mount that mount(8) made exists only in the mount namespace of its process.
+    // The mount of mount(8) exists only in the mount namespace of its process, so end it by a
+    // signal.
     let serving = by_mount.processes();
     assert_eq!(serving.len(), 1, "{serving:?}");
     serving[0].signal(Signal::TERM);
@@ -235,7 +237,7 @@ fn killed_waiting_mount_leaves_no_process_or_mount() {
     for begun in all {
         begun.await_wait();
     }
-    // The helper, and the process that it has started.
+    // Each mount has two processes: the helper, and the process that the helper has started.
     assert_eq!(by_mount.processes().len(), 2);
     assert_eq!(by_helper.processes().len(), 2);
 

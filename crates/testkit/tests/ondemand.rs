@@ -1,5 +1,5 @@
-//! `skep ondemand` on hosts with a network and a root directory of their own: over real `sshd`s,
-//! and as prolog and epilog of a batch job. A program takes the part of Slurm's `scontrol` here.
+//! `skep ondemand` on hosts with separate networks and root directories, over real `sshd`s and in
+//! the prolog and epilog of a batch job. A small program replaces Slurm's `scontrol`.
 
 use skep_testkit::page::{PageHost, PageNetwork};
 use skep_testkit::program::{Finished, finish};
@@ -8,12 +8,12 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Limit of one command: the machine may be busy with other work.
+/// Time limit for one command. It is long, because the machine may be busy with other work.
 const LONG: Duration = Duration::from_secs(180);
 
 /// Hosts n1, n2, ... with the addresses 10.0.0.1, 10.0.0.2, ...
 struct Site {
-    // Fields are dropped in this order: hosts before their switch.
+    // Fields are dropped in this order, because the hosts must end before their switch.
     hosts: Vec<PageHost>,
     admin: PageHost,
     _network: PageNetwork,
@@ -34,7 +34,7 @@ impl Site {
         let names = (1..=count).map(|it| format!("10.0.0.{it} n{it}\n")).collect::<String>();
         let add = |index: usize| {
             let mut host = network.host(&format!("n{index}"), &format!("10.0.0.{index}/24"));
-            // A local disk and a /run of the host, without the files of this machine.
+            // Give the host its own local disk and /run, without the files of this machine.
             host.run(&format!(
                 "strip /usr/bin/skep; mkdir -p /srv/local /etc/skep\n\
                  mount -t tmpfs tmpfs /run; mount --bind /srv/local /var/lib\n\
@@ -48,7 +48,7 @@ impl Site {
         Self { hosts, admin, _network: network }
     }
 
-    /// Runs `skep ondemand` on the host of the administrator, for the hosts in a list.
+    /// Runs `skep ondemand` on the administrator's host, with `hosts` as the list of nodes.
     fn ondemand(&self, arguments: &str, hosts: &[&str]) -> Finished {
         let list = hosts.iter().map(|host| format!("{host} slots=4\n")).collect::<String>();
         let line = format!(
@@ -58,7 +58,7 @@ impl Site {
         finish(&mut self.admin.shell(&line), LONG)
     }
 
-    /// Returns the files of all hosts where the file system could leave some.
+    /// Returns for each host the paths in the directories in which `skep ondemand` creates files.
     fn contents(&self) -> Vec<String> {
         let list = |host: &PageHost| {
             host.run("find /var/lib /mnt /etc/skep /run -xdev | sort").expect_success()
@@ -66,7 +66,7 @@ impl Site {
         self.hosts.iter().map(list).collect()
     }
 
-    /// Checks that nothing of a file system is left on any host: file, mount or process.
+    /// Checks that no file, mount or process of an on-demand file system is left on any host.
     fn expect_unchanged(&self, before: &[String]) {
         for ((host, before), after) in self.hosts.iter().zip(before).zip(self.contents()) {
             let [before, after] = [before, &after].map(|it| it.lines().collect::<BTreeSet<_>>());
@@ -84,8 +84,8 @@ impl Site {
     }
 }
 
-/// Kills the processes of Skep on one host whose command lines contain a text. Hosts share the list
-/// of processes of this machine.
+/// Kills the processes of Skep on one host whose command lines contain `text`. Looks at the network
+/// namespaces of processes, because all hosts share the process ids of this machine.
 fn kill(host: &PageHost, text: &str) {
     let killed = host.run(&format!(
         "own=$(readlink /proc/self/ns/net)\n\
@@ -111,7 +111,7 @@ fn file_system_on_demand_is_made_used_and_removed() {
     println!("{started}\nstart took {:.1} s", begin.elapsed().as_secs_f64());
     schema::check("ondemand", &serde_json::from_str(&started).expect("JSON"));
     let [first, .., last] = &site.hosts[..] else { panic!("three hosts") };
-    // Every user may write.
+    // Every user may write to the file system.
     let write = "su -s /bin/sh daemon -c 'head -c 5M /dev/urandom >/mnt/ondemand/file'; \
         sync /mnt/ondemand/file; sha256sum /mnt/ondemand/file";
     let sum = first.run(write).expect_success();
@@ -121,8 +121,8 @@ fn file_system_on_demand_is_made_used_and_removed() {
     assert_eq!(status.matches("storage, mount").count(), 3, "{status}");
     assert_eq!(status.matches("management, metadata").count(), 1, "{status}");
 
-    // A second start of the name is refused, and so is another name on the same mount point. Both
-    // change nothing, also on a host that is new in the list.
+    // A second start with the same name is refused, and so is a start with another name on the same
+    // mount point. Neither changes any host, even a host that the first start did not name.
     let refused = site.ondemand("start", &all).expect_failure();
     for word in ["ondemand is running since 20", "on hosts 10.0.0.1, 10.0.0.2", "stop it first"] {
         assert!(refused.contains(word), "{word}: {refused}");
@@ -135,7 +135,7 @@ fn file_system_on_demand_is_made_used_and_removed() {
     site.ondemand("stop --name other", &all).expect_success();
     assert_eq!(site.ondemand("status", &all).expect_success(), status);
 
-    // A program that uses the mount does not prevent the removal, and neither does a dead service.
+    // Neither a program that uses the mount nor a dead service prevents the removal.
     last.run("cd /mnt/ondemand; setsid sleep 600 </dev/null >/dev/null 2>&1 &").expect_success();
     kill(first, "skep metadata ");
     site.ondemand("stop", &all).expect_success();
@@ -146,7 +146,7 @@ fn file_system_on_demand_is_made_used_and_removed() {
 }
 
 #[test]
-fn failed_start_leaves_nothing_on_any_host() {
+fn failed_ondemand_start_leaves_nothing_on_any_host() {
     let site = Site::new(2);
     let before = site.contents();
     let check = |arguments: &str, hosts: &[&str], words: &[&str]| {
@@ -164,7 +164,7 @@ fn failed_start_leaves_nothing_on_any_host() {
     check("start --mount /nowhere/at/all", &all, &["mount point /nowhere does not exist"]);
     check("start --name 'a b'", &all, &["invalid name 'a b'"]);
 
-    // The second host fails after the first one has mounted.
+    // The second host fails after the first host has mounted the file system.
     let second = &site.hosts[1];
     second
         .run(
@@ -188,9 +188,10 @@ fn failed_start_leaves_nothing_on_any_host() {
     site.expect_unchanged(&before);
 }
 
-/// Root works in no directory that another user, or another host, could change.
+/// `skep ondemand` runs as root, so it refuses directories that another user or another host could
+/// change.
 #[test]
-fn directories_of_other_users_and_hosts_are_refused() {
+fn ondemand_refuses_directories_of_other_users_and_hosts() {
     let site = Site::new(2);
     let (first, both) = (&site.hosts[0], ["10.0.0.1", "10.0.0.2"]);
     let before = site.contents();
@@ -215,7 +216,7 @@ fn directories_of_other_users_and_hosts_are_refused() {
         site.expect_unchanged(&before);
     }
 
-    // Two hosts see the same directory: all hosts of the test share /dev.
+    // Both hosts see the same directory, because all hosts of the test share /dev.
     let shared = SharedDirectory(format!("/dev/shm/skep-ondemand-{}", std::process::id()));
     first.run(&format!("mkdir {}", shared.0)).expect_success();
     let start = format!("start --directory {} --patience 10", shared.0);
@@ -225,7 +226,7 @@ fn directories_of_other_users_and_hosts_are_refused() {
     first.run(&format!("rmdir {}", shared.0)).expect_success();
 }
 
-/// A directory that also a failed test removes.
+/// A directory that is removed even if the test fails.
 struct SharedDirectory(String);
 
 impl Drop for SharedDirectory {
@@ -235,7 +236,7 @@ impl Drop for SharedDirectory {
 }
 
 #[test]
-fn stop_finishes_after_deaths_of_processes_and_hosts() {
+fn ondemand_stop_completes_after_deaths_of_processes_and_hosts() {
     let site = Site::new(3);
     let all = ["10.0.0.1", "10.0.0.2", "10.0.0.3"];
     let before = site.contents();
@@ -258,7 +259,7 @@ fn stop_finishes_after_deaths_of_processes_and_hosts() {
     site.ondemand("stop", &all).expect_success();
     site.expect_unchanged(&before);
 
-    // The directory is gone, and only processes and mount are left.
+    // The directory has been removed, and only the processes and the mount are left.
     site.ondemand("start", &all).expect_success();
     site.hosts[0].run("rm -rf /var/lib/skep-ondemand").expect_success();
     site.ondemand("stop", &all).expect_success();
@@ -268,13 +269,14 @@ fn stop_finishes_after_deaths_of_processes_and_hosts() {
 }
 
 #[test]
-fn stop_ends_and_removes_nothing_of_others() {
+fn ondemand_stop_leaves_foreign_processes_and_files_alone() {
     let site = Site::new(1);
     let (host, only) = (&site.hosts[0], ["10.0.0.1"]);
     site.ondemand("start", &only).expect_success();
     let run = host.run("echo /var/lib/skep-ondemand/ondemand.*").expect_success();
     let run = run.trim();
-    // Programs of root and of another user have the directory among their arguments.
+    // Start programs of root and of another user that have the file system's directory among their
+    // arguments.
     let mut others: Vec<_> = ["0", "65534"]
         .iter()
         .map(|user| {
@@ -307,7 +309,7 @@ fn stop_ends_and_removes_nothing_of_others() {
 }
 
 #[test]
-fn nodes_of_a_job_start_and_remove_their_parts() {
+fn nodes_of_a_job_start_and_remove_their_services() {
     let site = Site::new(3);
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/slurm");
     let [prolog, epilog] =
@@ -341,7 +343,7 @@ fn nodes_of_a_job_start_and_remove_their_parts() {
         results.into_iter().for_each(|it| drop(it.expect_success()));
     };
     let before = site.contents();
-    // A job that does not ask for it gets nothing.
+    // A job that does not request a file system gets none.
     succeed(on_all("prolog", 6, "gpu"));
     site.expect_unchanged(&before);
     for result in on_all("prolog", 7, "skep") {
@@ -353,7 +355,7 @@ fn nodes_of_a_job_start_and_remove_their_parts() {
         host.run("umask 077; printf %032d 7 >/etc/skep/ondemand.secret").expect_success();
     }
     let before = site.contents();
-    // A crash of the node has left the part of an earlier job.
+    // A crash of the node has left files of an earlier job.
     let stale = "umask 077; cd /var/lib; mkdir -p skep-ondemand/job-3.0123456789abcdef/storage; \
         echo another >skep-ondemand/job-3.0123456789abcdef/boot";
     site.hosts[1].run(stale).expect_success();
@@ -361,18 +363,19 @@ fn nodes_of_a_job_start_and_remove_their_parts() {
     succeed(on_all("prolog", 8, "gpu&skep"));
     println!("the prolog took {:.1} s", begin.elapsed().as_secs_f64());
     site.hosts[1].run("! ls -d /var/lib/skep-ondemand/job-3.*").expect_success();
-    // At once, on a host that does not set the owner itself.
+    // After the prolog, the job's user owns the root directory. Check this on a host that did not
+    // set the owner.
     let owner = site.hosts[2].run("stat -c %u /mnt/ondemand").expect_success();
     assert_eq!(owner, "65534\n");
     site.hosts[0].run("echo kept >/mnt/ondemand/file; sync /mnt/ondemand/file").expect_success();
     assert_eq!(site.hosts[2].run("cat /mnt/ondemand/file").expect_success(), "kept\n");
-    // The end of the job, after all processes of one node were killed.
+    // The epilogs remove the file system even after all processes of one node were killed.
     kill(&site.hosts[1], "/skep-ondemand/job-8.");
     succeed(on_all("epilog", 8, "gpu&skep"));
     site.expect_unchanged(&before);
 
-    // A prolog that waits for the other nodes is killed, as by a time limit of slurmd. A second job
-    // is cancelled meanwhile: its epilog ends the prolog.
+    // In the first round, the test kills a prolog that waits for the other nodes, as a time limit
+    // of slurmd would. In the second round, the job is cancelled, and its epilog ends the prolog.
     for (job, is_killed) in [(9, true), (10, false)] {
         let waits = std::thread::scope(|scope| {
             let prolog = scope.spawn(|| finish(&mut prolog_of(&site.hosts[2], job), LONG));
@@ -394,7 +397,8 @@ fn nodes_of_a_job_start_and_remove_their_parts() {
     }
 }
 
-/// Returns the prolog of one node of three. The prologs of the other two do not run.
+/// Returns the prolog of one node of a job with three nodes. The test does not run the prologs of
+/// the other nodes.
 fn prolog_of(host: &PageHost, job: u32) -> std::process::Command {
     host.shell(&format!(
         "export SLURM_JOB_ID={job} SLURM_JOB_NODELIST='n[1-3]' SLURM_JOB_UID=65534 \

@@ -1,5 +1,5 @@
-//! Output for programs: JSON as described by the schemas in `schemas/`, errors and exit codes.
-//! docs/operations/output.md describes the stable parts.
+//! Output for programs: JSON by the schemas in `schemas/`, errors, and exit codes.
+//! docs/operations/output.md describes which parts are stable.
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
@@ -18,9 +18,9 @@ fn parse(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
-/// Runs a command in a directory, and checks both forms of JSON against its schema. If a command
-/// changes something, its second run must print the same. Lists must not be empty, because the test
-/// checks the schema with their entries.
+/// Runs a command in a directory, and checks both forms of JSON against its schema. The command
+/// runs twice, so a command with an effect must print the same value at its second run. Lists must
+/// not be empty, because the test checks the schema with their entries.
 fn check_command(directory: &Path, arguments: &[&str], name: &str) -> Value {
     let run = |format: &str| {
         let mut command = Command::new(cluster::program());
@@ -68,7 +68,8 @@ fn locker(path: &Path) -> Child {
     command.spawn().expect("python3 can be started")
 }
 
-/// If a service is unreachable, some fields have a value only then, and other fields are null.
+/// Checks the output while a service is unreachable. Some fields have a value only then, and other
+/// fields are null.
 fn check_output_without_a_service(cluster: &Cluster) {
     let storage = cluster.processes("storage").pop().expect("it runs");
     storage.signal(Signal::STOP);
@@ -204,7 +205,7 @@ fn output_of_up_and_down_matches_its_schema() {
         let table = || files::read_to_string("/proc/self/mounts");
         let place = scratch.join("more").display().to_string();
         wait_for("it is mounted", PATIENCE, || table().contains(&place).then_some(()));
-        // The kernel lists a mount a moment before the mount is served.
+        // The kernel lists a mount a moment before the daemon serves it, so wait for a reply.
         files::read_dir(&place);
         run(&["umount", "more"]);
         let status = wait_for("the mount ends", PATIENCE, || mount.try_wait().expect("ours"));
@@ -243,11 +244,11 @@ fn output_of_service_init_matches_its_schema() {
     }
 }
 
-/// Tables for people: a header and at least one line.
+/// Tables for people have a header and at least one line.
 ///
 /// Command: skep group list.
 #[test]
-fn tables_have_a_header_and_one_row_per_element() {
+fn tables_have_a_header_and_one_row_for_each_element() {
     let shape = Shape { metadata_targets: 2, ..Shape::small() };
     let cluster = Cluster::start(shape);
     let file = files::create(cluster.path().join("file"));
@@ -318,8 +319,8 @@ fn format_one(format: &str) {
     let place = |name: &str| scratch.join(name).display().to_string();
     let (management, node, target) = (place("m"), place("n"), place("t"));
     let listen = ["--listen", "127.0.0.1:0"];
-    // The token contains the port that is chosen here. The service must use the same port when it
-    // starts.
+    // `skep management --init` chooses the port, and the token contains it. The service must use
+    // the same port when it starts.
     let init = [&["management", "--init", "--directory", &management][..], &listen].concat();
     cluster::skep(init).expect_success();
     let start = |arguments: &[&str]| {
@@ -395,7 +396,7 @@ fn failure(finished: &Finished) -> (String, String, i64) {
 }
 
 #[test]
-fn errors_have_a_code_a_way_out_and_an_exit_code() {
+fn errors_have_a_code_a_fix_and_an_exit_code() {
     let cluster = Cluster::start(Shape { targets_per_service: 1, ..Shape::small() });
     let data = cluster.data().display().to_string();
     let address = files::read_to_string(cluster.data().join("management/address"));
@@ -434,7 +435,7 @@ fn errors_have_a_code_a_way_out_and_an_exit_code() {
     check(&astray, "Disconnected", 3, "check the address");
     let root = cluster.path().display().to_string();
     check(&["entry", "who", &root], "InvalidArgument", 2, "not a regular file");
-    // Each attempt must fail without a mount, and its message must name the obstacle.
+    // Each attempt must fail without a mount, and its message must name what prevents the mount.
     let absent = scratch.join("absent").display().to_string();
     let of_file = scratch.join("token").display().to_string();
     let empty = scratch.directory("empty").display().to_string();
@@ -480,7 +481,8 @@ fn errors_have_a_code_a_way_out_and_an_exit_code() {
     );
 }
 
-/// JSON cannot represent such a name. The name is printed with U+FFFD, and the command succeeds.
+/// JSON cannot represent a name that is not UTF-8. The command prints the name with U+FFFD, and
+/// succeeds.
 #[test]
 fn non_utf8_names_are_printed() {
     let cluster = Cluster::start(Shape { storage_services: 1, ..Shape::default() });

@@ -1,6 +1,6 @@
-//! The packages of `cargo xtask package`, with the program of this build: they are reproducible,
-//! can be installed, work, and leave nothing when they are removed. The hosts have root directories
-//! of their own, so this machine is not changed.
+//! The packages of `cargo xtask package`, with the program of this build. They are reproducible,
+//! can be installed, work, and leave nothing when they are removed. The hosts of the tests have
+//! separate root directories, so the tests do not change this machine.
 //!
 //! `external::static_program` tests the static program of the tarball, whose build takes minutes.
 
@@ -13,11 +13,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// Limit of one run of the packaging tools: the machine may be busy with other work.
+/// Time limit for one run of the packaging tools. It is long, because the machine may be busy with
+/// other work.
 const LONG: Duration = Duration::from_secs(900);
 const PAGE: &str = include_str!("../../../docs/operations/installing.md");
 
-/// Runs `cargo xtask package` with a program.
+/// Runs `cargo xtask package` with the program `program`.
 fn build(directory: &Path, program: &Path, set: impl FnOnce(&mut Command)) {
     let xtask = crate::program().with_file_name("xtask");
     assert!(xtask.exists(), "{} is not built: run `cargo build -p xtask`", xtask.display());
@@ -42,20 +43,20 @@ fn small_program(scratch: &Scratch) -> PathBuf {
     small
 }
 
-/// Starts a host without the program.
+/// Starts a host on which Skep is not installed.
 fn host_without_program(network: &PageNetwork, name: &str, address: &str) -> PageHost {
     let host = network.host(name, address);
     host.run("rm -f /usr/bin/skep /sbin/mount.skep /sbin/mount.fuse.skep").expect_success();
     host
 }
 
-/// Returns all files of a host in the places where a package has files.
+/// Returns the paths of all files in the directories of a host in which a package installs files.
 fn contents(host: &PageHost) -> BTreeSet<String> {
     let list = host.run("find /etc /usr -xdev").expect_success();
     list.lines().map(str::to_owned).collect()
 }
 
-/// Checks that a host has the same files as before.
+/// Checks that a host has exactly the files in `before`.
 fn expect_unchanged(host: &PageHost, before: &BTreeSet<String>, what: &str) {
     let after = contents(host);
     let differences: Vec<_> = before.symmetric_difference(&after).collect();
@@ -83,7 +84,7 @@ fn check_installation(host: &PageHost, prefix: &str) {
     let completion = format!("{prefix}/share/bash-completion/completions/skep");
     check(&format!("bash -c '. {completion}; complete -p skep'"));
     assert_eq!(check(&format!("stat -c '%a %U' {prefix}/bin/skep")).trim(), "755 root");
-    // `mount` finds the helper, and the helper is the program.
+    // mount(8) finds the helper, and the helper is a link to the program.
     let refused = host.run("mount -t skep -o retry=0 nothing.invalid /mnt").expect_failure();
     assert!(refused.contains("skep: "), "{refused}");
 }
@@ -118,7 +119,8 @@ fn packages_are_reproducible_and_removed_completely() {
     host.run("dpkg --purge skep").expect_success();
     expect_unchanged(&host, &before, "after dpkg --purge");
 
-    // The database of rpm is empty on Debian, so the C library is missing there.
+    // Use `--nodeps`, because on Debian the database of rpm is empty and does not contain the C
+    // library.
     let rpm = "rpm --dbpath /srv/rpm";
     host.run(&format!("{rpm} --initdb; {rpm} -i --nodeps {}", package(".rpm"))).expect_success();
     check_installation(&host, "/usr");
@@ -147,7 +149,8 @@ fn install_script_respects_a_package(host: &PageHost) {
     }
 }
 
-/// A second run of the install script replaces a program that runs, and removes former files.
+/// A second run of the install script replaces a running program, and removes files of the previous
+/// version.
 fn install_script_upgrades_under_a_service(host: &mut PageHost) {
     let works = |host: &PageHost, command: &str| host.run(command).expect_success();
     let unit = "/usr/local/lib/systemd/system/skep-management@.service";
@@ -170,7 +173,8 @@ fn install_script_upgrades_under_a_service(host: &mut PageHost) {
     works(host, "rm -r /etc/skep");
 }
 
-/// An installation on a full file system can be removed. Users without root get no system files.
+/// A failed installation on a full file system can be removed. The script installs no system files
+/// for users other than root.
 fn install_script_fails_without_remains(host: &PageHost, before: &BTreeSet<String>) {
     let works = |command: &str| host.run(command).expect_success();
     works("mkdir /mnt/small; mount -t tmpfs -o size=2m tmpfs /mnt/small");
@@ -191,7 +195,7 @@ fn install_script_fails_without_remains(host: &PageHost, before: &BTreeSet<Strin
     expect_unchanged(host, before, "after installations elsewhere");
 }
 
-/// A directory of keys, whose agent ends with it.
+/// A directory of GnuPG keys. Dropping it ends the key agent.
 struct Keys(Scratch);
 
 impl Keys {
@@ -212,8 +216,8 @@ impl Drop for Keys {
     }
 }
 
-/// Installs an empty package that provides what the package of Skep needs: the database of `rpm` is
-/// empty on Debian.
+/// Installs an empty package that provides the dependencies of Skep's package, because the database
+/// of `rpm` is empty on Debian.
 fn provide_c_library(host: &PageHost) {
     let spec = "Name: host\nVersion: 1\nRelease: 1\nSummary: Host\nLicense: None\n\
         BuildArch: noarch\nProvides: /bin/sh\nProvides: libc.so.6(GLIBC_2.34)(64bit)\n\
@@ -223,14 +227,14 @@ fn provide_c_library(host: &PageHost) {
     host.run("rpm --initdb; rpm -i /srv/rpm/RPMS/noarch/host-1-1.noarch.rpm").expect_success();
 }
 
-/// Returns the version of Skep that is installed on a host of each kind.
+/// Returns the installed version of Skep on the Debian host and on the RHEL host.
 fn versions(debian: &PageHost, rhel: &PageHost) -> [String; 2] {
     let debian = debian.run("dpkg-query -W -f '${db:Status-Abbrev}${Version}' skep || true");
     let rhel = rhel.run("rpm -q --qf '%{VERSION}-%{RELEASE}' skep || true");
     [debian, rhel].map(|it| it.expect_success().trim().to_owned())
 }
 
-/// Returns the blocks of commands of the page for one host.
+/// Returns the blocks of commands of the page that name only the host `host`.
 fn page_blocks<const COUNT: usize>(host: &str) -> [String; COUNT] {
     let blocks = blocks(PAGE).into_iter().filter(|it| it.hosts == [host]);
     let commands: Vec<_> = blocks.map(|it| it.commands).collect();
@@ -257,7 +261,8 @@ fn apt_and_dnf_install_upgrade_and_remove_the_packages() {
             command.arg(&packages).args(["--sign", "packages@skep.example"]);
             command.env("GNUPGHOME", keys.0.path());
         });
-        // A host does not see changes of files of this machine that it has read before.
+        // Copy the packages to a new path, because a host does not see changes of files of this
+        // machine that it has read before.
         let new = scratch.join(&format!("published-{revision}")).display().to_string();
         run("cp", ["-a", &packages.display().to_string(), &new]);
         let copy = format!("mkdir -p /srv/packages; cp -a {new}/. /srv/packages");
@@ -291,7 +296,7 @@ fn apt_and_dnf_install_upgrade_and_remove_the_packages() {
         host.run("ls /usr/bin/skep").expect_failure();
     }
 
-    // Changed lists are refused.
+    // `apt` and `dnf` refuse changed lists of packages.
     let lists = "/srv/packages/apt/dists/stable/InRelease /srv/packages/rpm/repodata/repomd.xml";
     web.run(&format!("sed -i 's/^Label: Skep/Label: Other/; s/<revision>/&1/' {lists}"))
         .expect_success();

@@ -1,5 +1,5 @@
 //! Runs the commands of the pages about daily work as they are written, on a host with all services
-//! of a cluster, and compares the messages in the page about troubleshooting with the sources.
+//! of a cluster. Also compares the messages in the page about troubleshooting with the sources.
 //!
 //! `systemctl` is a script that starts and ends the services with the settings that the shipped
 //! units name. `several_hosts.rs` runs the page about several hosts.
@@ -14,7 +14,8 @@ const BACKUPS: &str = include_str!("../../../docs/operations/backups.md");
 const UPGRADES: &str = include_str!("../../../docs/operations/upgrades.md");
 const TROUBLESHOOTING: &str = include_str!("../../../docs/operations/troubleshooting.md");
 
-/// `systemctl start|stop|restart UNIT`. A service is ready when its log has the line `serves`.
+/// A script for `systemctl start|stop|restart UNIT`. A service is ready when its log contains
+/// `serves`.
 const SYSTEMCTL: &str = r#"#!/bin/sh
 set -e
 unit=${2#skep-} kind=${2#skep-}
@@ -48,13 +49,13 @@ const SERVICES: [(&str, &str); 3] = [
     ),
 ];
 
-/// Writes a file of the host.
+/// Writes the file `path` on the host.
 fn write(host: &PageHost, path: &str, text: &str, mode: &str) {
     let command = format!("cat >{path} <<'END'\n{text}END\nchmod {mode} {path}");
     host.run(&command).expect_success();
 }
 
-/// Starts all services on a host, as the pages expect it, and mounts the cluster.
+/// Starts all services on a host in the way that the pages expect, and mounts the cluster.
 fn set_up(host: &PageHost) {
     let works = |command: &str| host.run(command).expect_success();
     works("mkdir -p -m 700 /etc/skep; mkdir -p /run /mnt/skep /mnt/test /mnt/new-disk");
@@ -77,7 +78,8 @@ fn set_up(host: &PageHost) {
     works("for n in 1 2 3; do seq 100000 >/mnt/skep/d/f$n; done");
 }
 
-/// Runs the blocks of a page. `after` does the manual work between two blocks.
+/// Runs the blocks of a page. After each block, `after` does the work that a reader of the page
+/// does by hand.
 fn run_page(host: &PageHost, page: &str, after: impl Fn(&str)) {
     let blocks = blocks(page);
     assert!(blocks.len() > 1, "the page has its commands");
@@ -125,7 +127,7 @@ fn every_command_of_the_daily_pages_succeeds() {
             works("mv /disk1/skep /srv/old-disk; mv /mnt/new-disk/skep /disk1/skep");
         }
         if commands.contains("cluster restore") {
-            // The mount has not been unmounted.
+            // The cluster stays mounted during the restore, and the mount must still work.
             check();
             wait_for("all servers have sent a heartbeat", PATIENCE, || {
                 host.run("skep health check").status.success().then_some(())
@@ -193,7 +195,8 @@ fn each_message_in_troubleshooting_is_in_the_program() {
     let messages = messages();
     assert!(messages.len() > 12, "{messages:?}");
     for message in messages.iter().filter(|it| !OF_THE_SYSTEM.contains(&it.as_str())) {
-        // Ids, numbers and `...` stand for values.
+        // Ids, numbers and `...` in the page stand for values, so compare only the text between
+        // them.
         let is_value =
             |word: &str| word.starts_with("...") || word.contains(|it: char| it.is_ascii_digit());
         let mut part = String::new();
@@ -213,7 +216,7 @@ fn each_message_in_troubleshooting_is_in_the_program() {
 }
 
 #[test]
-fn services_of_the_script_are_ready_when_it_returns() {
+fn systemctl_script_returns_when_the_service_is_ready() {
     let network = PageNetwork::new();
     let host = network.host("server", "10.0.0.1/24");
     set_up(&host);
