@@ -1,12 +1,12 @@
-//! Accounts of load: how much each client, user, group and job has caused, and how much each
-//! directory has received.
+//! Accounts of load: how much load each client, user, group and job has caused, and how much load
+//! each directory has received.
 //!
-//! Each table keeps at most [`MAX_ACCOUNTS`] accounts. If a new one appears in a full table, it
-//! replaces the account with the lowest rank, as in the algorithm "space-saving" (Metwally, Agrawal
-//! and El Abbadi, 2005): the new account inherits the rank of the replaced one, so that a newcomer
-//! with much load stays and many newcomers with little load do not displace the heavy accounts. The
+//! Each table has at most [`MAX_ACCOUNTS`] accounts. A new account in a full table replaces the
+//! account with the lowest rank, as in the algorithm "space-saving" (Metwally, Agrawal and El
+//! Abbadi, 2005). The new account inherits the rank of the replaced account. So a new account with
+//! much load stays, and many new accounts with little load do not displace the heavy accounts. The
 //! figures of a replaced account move to the account [`LEFT_OUT`]. So the sum over all accounts is
-//! always exact, and the reader sees how much was left out.
+//! always exact, and the reader sees how much load was left out.
 //!
 //! # Directories
 //! Programs walk over millions of directories, and each account is a series of its own in a
@@ -17,8 +17,8 @@
 //!
 //! # Reading while the owner counts
 //! One thread counts, other threads read. The figures of an account are atomic variables. While the
-//! owner replaces an account, its `turn` is odd; a reader repeats its read if the turn was odd or
-//! has changed. So a reader never mixes two accounts.
+//! owner replaces an account, the `turn` of the account is odd. A reader repeats its read if the
+//! turn was odd or has changed. So a reader never mixes two accounts.
 
 use crate::counter::Counter;
 use crate::stage::STAGES;
@@ -27,17 +27,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::time::Duration;
 
-/// Maximum number of accounts in one table. Bounds the series of each dimension in the text form.
+/// Maximum number of accounts in one table. It bounds the number of series of each dimension in the
+/// text form.
 pub const MAX_ACCOUNTS: usize = 128;
 /// Id of the account that holds the figures of all replaced accounts.
 pub const LEFT_OUT: u64 = u64::MAX;
-/// Ranks are halved when their sum has grown by this factor, times the number of accounts. So an
+/// Ranks are halved when their sum exceeds this number times the maximum number of accounts. So an
 /// account that was heavy long ago can be replaced.
 const AGING: u64 = 4096;
-/// Maximum number of accounts of a table for the heaviest causes only.
+/// Maximum number of accounts in a table that gives accounts only to the heaviest causes.
 pub(crate) const MAX_HEAVY_ACCOUNTS: usize = 16;
-/// In a table for the heaviest causes, a candidate must have this part of all ranks. With the
-/// maximum number of candidates, one without load has about a 128th by inheritance.
+/// In a table for the heaviest causes, a candidate needs at least the share 1 / `PROMOTED_PART` of
+/// all ranks. In a full table, a candidate without load has about the share 1 / 128 by inheritance.
 const PROMOTED_PART: u64 = 32;
 /// Lowest rank of a candidate that gets an account, since a few requests are not a notable load.
 const PROMOTED_FROM: u64 = 64;
@@ -54,11 +55,11 @@ pub enum Dimension {
     Client,
     /// By the user whose program caused the request. The id is a uid.
     User,
-    /// By the primary group of that program. The id is a gid.
+    /// By the primary group of the program that caused the request. The id is a gid.
     Group,
-    /// By the job to which that program belongs. The id is a number of a job.
+    /// By the job of the program that caused the request. The id is the number of the job.
     Job,
-    /// By the directory whose entries the request reads or changes. The id is that of the
+    /// By the directory whose entries the request reads or changes. The id is the id of the
     /// directory's inode.
     Directory,
 }
@@ -88,7 +89,7 @@ impl Dimension {
 }
 
 /// The program that caused a request, and the directory that the request is about. `None` means
-/// that no program did, such as for the internal work of a client or a service.
+/// that no program caused the request, but the internal work of a client or a service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Origin {
     /// Node id of the client.
@@ -125,12 +126,12 @@ pub struct Load {
     pub read_bytes: u64,
     /// Bytes of file data that were written.
     pub written_bytes: u64,
-    /// Time from the arrival of the requests to their replies, added up, in nanoseconds.
+    /// Sum of the times from the arrival of each request to its reply, in nanoseconds.
     pub busy_ns: u64,
     /// Time in which data of requests or replies moved, in nanoseconds. Simultaneous transfers
-    /// count once. Counted by client only.
+    /// count once. Counted only for clients.
     pub moving_ns: u64,
-    /// Time in each stage, added up, in nanoseconds. Counted by client and by user only.
+    /// Sum of the times in each stage, in nanoseconds. Counted only for clients and users.
     pub stages_ns: [u64; STAGES],
 }
 
@@ -201,7 +202,7 @@ impl Figures {
         }
     }
 
-    /// Gives the account to another id, and returns its figures.
+    /// Gives the account to another id, and returns the figures of the previous id.
     fn replace(&self, id: u64) -> Load {
         self.turn.fetch_add(1, Ordering::Relaxed);
         fence(Ordering::Release);
@@ -219,7 +220,7 @@ impl Figures {
         before
     }
 
-    /// Returns the id and the figures of the account, both of the same moment.
+    /// Returns the id and the figures of the account, both from the same moment.
     fn read(&self) -> (u64, Load) {
         loop {
             let turn = self.turn.load(Ordering::Acquire);
@@ -252,8 +253,7 @@ impl Default for PublishedAccounts {
 }
 
 impl PublishedAccounts {
-    /// Returns all accounts, each with its id. The last one is [`LEFT_OUT`], if accounts were
-    /// replaced.
+    /// Returns all accounts, each with its id. The last account is [`LEFT_OUT`], if it has load.
     pub(crate) fn read(&self) -> Vec<(u64, Load)> {
         let used = self.used.load(Ordering::Acquire) as usize;
         let mut all: Vec<_> = self.accounts[..used].iter().map(Figures::read).collect();
@@ -284,7 +284,8 @@ pub struct Accounts {
     positions: HashMap<u64, usize>,
     candidates: Vec<Candidate>,
     rank_sum: u64,
-    /// The id of the last operation and its position: the next operation often has the same.
+    /// The id of the last operation, and the position of this id. The next operation often has the
+    /// same id.
     last: Option<(u64, usize)>,
 }
 
@@ -304,7 +305,7 @@ impl Accounts {
         Self {
             published: Arc::default(),
             is_of_heaviest,
-            // With this capacity the tables never allocate again.
+            // With this capacity, the map and the list never allocate again.
             positions: HashMap::with_capacity(2 * MAX_ACCOUNTS),
             candidates: Vec::with_capacity(MAX_ACCOUNTS),
             rank_sum: 0,
@@ -341,8 +342,8 @@ impl Accounts {
         }
     }
 
-    /// Returns the position of the candidate `id`. If it is missing, it replaces the one with the
-    /// lowest rank, and inherits this rank and the account.
+    /// Returns the position of the candidate `id`. A missing candidate replaces the candidate with
+    /// the lowest rank, and inherits this rank and the account.
     fn position(&mut self, id: u64) -> usize {
         if let Some(position) = self.positions.get(&id) {
             return *position;
@@ -354,7 +355,7 @@ impl Accounts {
             self.positions.insert(id, position);
             return position;
         }
-        // A heavy cause keeps its account until a heavier one replaces it.
+        // A heavy cause keeps its account until a heavier cause replaces it.
         let all = self.candidates.iter().enumerate();
         let replaceable = all.filter(|(_, it)| !self.is_of_heaviest || it.account.is_none());
         let lowest = replaceable.min_by_key(|(_, it)| it.rank).map_or(0, |(position, _)| position);
@@ -383,7 +384,7 @@ impl Accounts {
     /// Gives an account to another id.
     fn give_account(&self, account: usize, id: u64) {
         // For a moment, a reader may see the figures of the replaced account neither in the account
-        // nor in the rest. The next snapshot has them.
+        // nor in [`LEFT_OUT`]. The next snapshot has these figures.
         self.published.left_out.count(&self.published.accounts[account].replace(id));
     }
 

@@ -17,8 +17,9 @@ const HOLDER: &[&str] = &["target", "client"];
 /// Declares the metrics of a table of operations.
 ///
 /// `operations!(STORAGE, "storage", true, true, ["target"], "of storage targets")` declares
-/// `STORAGE`, an [`OperationFamily`] with definitions such as `skep_storage_operations`. The two
-/// booleans are: whether the table keeps accounts of load, and whether it is of a service.
+/// `STORAGE`, an [`OperationFamily`] with definitions such as `skep_storage_operations`. The first
+/// boolean is whether the table has accounts of load. The second one is whether the table belongs
+/// to a service, and not to a mount.
 macro_rules! operations {
     (
         $name:ident, $service:literal, $has_accounts:literal, $is_service:literal,
@@ -101,55 +102,55 @@ macro_rules! definitions {
 }
 
 definitions! {
-    /// Operations by cause.
+    /// Number of operations, by the cause of the load.
     LOAD_OPERATIONS = Definition::counter("skep_load_operations", Unit::Count, LOAD,
         "Operations by cause: `by` is client, user, group, job or directory, and `id` its number. \
          The id `other` has all causes that were too light for an account of their own. Only the \
          heaviest directories have accounts.");
-    /// Bytes read by cause.
+    /// Bytes of file data that were read, by the cause of the load.
     LOAD_READ_BYTES = Definition::counter("skep_load_read_bytes", Unit::Bytes, LOAD,
         "Bytes of file data that were read, by cause.");
-    /// Bytes written by cause.
+    /// Bytes of file data that were written, by the cause of the load.
     LOAD_WRITTEN_BYTES = Definition::counter("skep_load_written_bytes", Unit::Bytes, LOAD,
         "Bytes of file data that were written, by cause.");
-    /// Time by cause.
+    /// Time of requests, by the cause of the load.
     LOAD_BUSY_SECONDS = Definition::counter("skep_load_busy_seconds", Unit::Seconds, LOAD,
         "Sum of the times from the arrival of a request to its reply, by cause.");
-    /// Time in each stage by cause.
+    /// Time of requests in each stage, by the cause of the load.
     LOAD_STAGE_SECONDS = Definition::counter("skep_load_stage_seconds", Unit::Seconds, LOAD_STAGE,
         "Sum of the times of requests in each stage, by client and by user. Requests whose purpose \
          is to wait for an event are left out.");
-    /// Time in which data moved by client.
+    /// Time in which file data moved, by client.
     LOAD_MOVING_SECONDS = Definition::counter("skep_load_moving_seconds", Unit::Seconds, LOAD,
         "Time in which file data of a client's requests arrived or left. Simultaneous transfers of \
          the client count once.");
 
-    /// Bytes appended to the log.
+    /// Bytes that a metadata target has appended to its log.
     LOG_BYTES = Definition::counter("skep_metadata_log_bytes", Unit::Bytes, TARGET,
         "Bytes that a metadata target has appended to its log.");
-    /// Records appended to the log.
+    /// Records that a metadata target has appended to its log.
     LOG_RECORDS = Definition::counter("skep_metadata_log_records", Unit::Count, TARGET,
         "Records that a metadata target has appended to its log.");
-    /// Duration of syncs of the log.
+    /// Duration of the syncs of a metadata target's log.
     LOG_SYNC = Definition::histogram("skep_metadata_log_sync_seconds", TARGET,
         "Duration of the syncs of a metadata target's log to its device.");
-    /// Records that are not synced.
+    /// Records of a metadata target's log that are not synced.
     LOG_UNSYNCED = Definition::gauge("skep_metadata_log_unsynced_records", Unit::Count, TARGET,
         "Records of a metadata target's log that no completed sync covers.");
-    /// Duration of checkpoints.
+    /// Duration of the checkpoints of a metadata target.
     CHECKPOINT = Definition::histogram("skep_metadata_checkpoint_seconds", TARGET,
         "Duration of the checkpoints of a metadata target's key-value store.");
-    /// Log bytes since the last checkpoint began.
+    /// Bytes in the log of a metadata target since its last checkpoint began.
     SINCE_CHECKPOINT = Definition::gauge("skep_metadata_log_since_checkpoint_bytes", Unit::Bytes,
         TARGET, "Bytes in a metadata target's log since the last completed checkpoint began.");
-    /// Batches.
+    /// Batches of events that a metadata target has handled.
     BATCHES = Definition::counter("skep_metadata_batches", Unit::Count, TARGET,
         "Batches in which a metadata target has handled events.");
-    /// Time in which a thread was not idle.
+    /// Time in which the thread of a metadata target was not idle.
     WORKING_SECONDS = Definition::counter("skep_metadata_working_seconds", Unit::Seconds, TARGET,
         "Time in which the thread of a metadata target did not wait for requests, replies or \
          disks.");
-    /// Silence of clients that hold locks or opens for which others wait.
+    /// Time since the last request of a silent client that makes other clients wait.
     CLIENT_SILENT = Definition::gauge("skep_metadata_client_silent_seconds", Unit::Seconds, HOLDER,
         "Time since the last request of a client for which requests of other clients wait. Only \
          clients that were silent for half of their lease, at most 16.");
@@ -175,17 +176,17 @@ definitions! {
     TARGET_FREE_INODES = Definition::gauge("skep_target_free_inodes", Unit::Count, TARGET,
         "Free inodes of the file system of a target.");
 
-    /// The node.
+    /// Kind, name and version of the process.
     NODE_INFO = Definition::gauge("skep_node_info", Unit::Count, &["kind", "name", "version"],
         "Always 1. The labels describe the process.");
-    /// The map version.
+    /// Version of the newest cluster map of the process.
     NODE_MAP_VERSION = Definition::gauge("skep_node_map_version", Unit::Count, &[],
         "Version of the newest cluster map of the process.");
 
-    /// Retries.
+    /// Requests that the process has sent to targets again.
     RETRIES = Definition::counter("skep_rpc_retries", Unit::Count, &[],
         "Requests to targets that the process has sent again, or could not send at first.");
-    /// Connections that were opened.
+    /// Connections to targets that the process has opened.
     CONNECTS = Definition::counter("skep_rpc_connects", Unit::Count, &[],
         "Connections to targets that the process has opened.");
 
@@ -198,23 +199,23 @@ definitions! {
     /// Virtual memory of the process.
     PROCESS_VIRTUAL = Definition::gauge("process_virtual_memory_bytes", Unit::Bytes, &[],
         "Virtual memory of the process.");
-    /// Open descriptors.
+    /// Open file descriptors of the process.
     PROCESS_FDS = Definition::gauge("process_open_fds", Unit::Count, &[],
         "Open file descriptors of the process.");
-    /// Limit of open descriptors.
+    /// Limit of open file descriptors of the process.
     PROCESS_MAX_FDS = Definition::gauge("process_max_fds", Unit::Count, &[],
         "Limit of open file descriptors of the process.");
-    /// Threads.
+    /// Number of threads of the process.
     PROCESS_THREADS = Definition::gauge("process_threads", Unit::Count, &[],
         "Threads of the process.");
 
-    /// Load average.
+    /// Load average of the host.
     HOST_LOAD1 = Definition::gauge("skep_host_load1", Unit::Decimal, &[],
         "Load average of the host over one minute.");
     /// CPU time of the host.
     HOST_CPU = Definition::counter("skep_host_cpu_seconds", Unit::Seconds, &["mode"],
         "CPU time of all CPUs of the host by mode.");
-    /// Number of CPUs.
+    /// Number of CPUs of the host.
     HOST_CPUS = Definition::gauge("skep_host_cpus", Unit::Count, &[],
         "Number of online CPUs of the host.");
     /// Memory of the host.
@@ -223,7 +224,7 @@ definitions! {
     /// Available memory of the host.
     HOST_MEMORY_AVAILABLE = Definition::gauge("skep_host_memory_available_bytes", Unit::Bytes, &[],
         "Memory of the host that programs can get without swapping.");
-    /// Dirty page cache.
+    /// Dirty page cache of the host.
     HOST_DIRTY = Definition::gauge("skep_host_memory_dirty_bytes", Unit::Bytes, &[],
         "Page cache of the host that is not written to the disks yet.");
     /// Reads of a disk.
@@ -232,7 +233,7 @@ definitions! {
     /// Bytes read from a disk.
     DISK_READ_BYTES = Definition::counter("skep_host_disk_read_bytes", Unit::Bytes, DEVICE,
         "Bytes read from a disk of the host (rkB/s of iostat).");
-    /// Time of reads.
+    /// Sum of the times of all reads of a disk.
     DISK_READ_SECONDS = Definition::counter("skep_host_disk_read_seconds", Unit::Seconds, DEVICE,
         "Sum of the times of all reads of a disk (divided by the reads, r_await of iostat).");
     /// Writes of a disk.
@@ -241,22 +242,22 @@ definitions! {
     /// Bytes written to a disk.
     DISK_WRITTEN_BYTES = Definition::counter("skep_host_disk_written_bytes", Unit::Bytes, DEVICE,
         "Bytes written to a disk of the host (wkB/s of iostat).");
-    /// Time of writes.
+    /// Sum of the times of all writes of a disk.
     DISK_WRITE_SECONDS = Definition::counter("skep_host_disk_write_seconds", Unit::Seconds, DEVICE,
         "Sum of the times of all writes of a disk (divided by the writes, w_await of iostat).");
     /// Flushes of a disk.
     DISK_FLUSHES = Definition::counter("skep_host_disk_flushes", Unit::Count, DEVICE,
         "Flushes that a disk of the host has completed (f/s of iostat).");
-    /// Time of flushes.
+    /// Sum of the times of all flushes of a disk.
     DISK_FLUSH_SECONDS = Definition::counter("skep_host_disk_flush_seconds", Unit::Seconds, DEVICE,
         "Sum of the times of all flushes of a disk.");
-    /// Requests in flight.
+    /// Requests in progress at a disk.
     DISK_IN_FLIGHT = Definition::gauge("skep_host_disk_in_flight", Unit::Count, DEVICE,
         "Requests in progress at a disk of the host.");
     /// Busy time of a disk.
     DISK_BUSY_SECONDS = Definition::counter("skep_host_disk_busy_seconds", Unit::Seconds, DEVICE,
         "Time in which a disk had requests (%util of iostat).");
-    /// Time weighted by requests.
+    /// Time in which a disk had requests, times the number of requests.
     DISK_QUEUE_SECONDS = Definition::counter("skep_host_disk_queue_seconds", Unit::Seconds, DEVICE,
         "Time in which a disk had requests, times their number (aqu-sz of iostat).");
     /// Bytes received by an interface.

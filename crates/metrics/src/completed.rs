@@ -1,6 +1,6 @@
-//! An operation that has ended: its figures, as a thread passes them to its table of operations and
-//! to the records of single operations. Does not own what is counted
-//! ([`crate::operations`]) or kept ([`crate::traces`]).
+//! The figures of an operation that has ended. A thread passes them to its table of operations and
+//! to the records of single operations. The module does not own the counting
+//! ([`crate::operations`]) or the records ([`crate::traces`]).
 
 use crate::stage::{STAGES, Stage};
 use std::time::Duration;
@@ -10,11 +10,12 @@ use std::time::Duration;
 pub struct Completed {
     /// Number of the operation's kind.
     pub operation: u32,
-    /// Trace id of the operation that caused this one, or of this one. Zero means none.
+    /// Trace id of the operation that caused this operation, or of this operation itself. Zero
+    /// means that there is no trace id.
     pub trace: u128,
     /// Time at which the operation ended, since the boot of the host.
     pub ended_at: Duration,
-    /// Id of the inode that the operation is about. Zero means none, or several.
+    /// Id of the inode that the operation is about. Zero means no inode, or several inodes.
     pub object: u64,
     /// Whether the operation failed.
     pub is_failed: bool,
@@ -24,10 +25,10 @@ pub struct Completed {
     pub sent_bytes: u64,
     /// Time from the arrival of the request to its reply.
     pub duration: Duration,
-    /// Whether the purpose of the request is to wait for an event. The time of such a request is no
-    /// sign of load, so neither the time nor its stages are charged to its cause.
+    /// Whether the purpose of the request is to wait for an event. The time of a wait is no sign of
+    /// load, so neither the time nor the stages are added to the account of the cause.
     pub is_wait: bool,
-    /// Time in which data of the request moved while no other data of the client did.
+    /// Time in which data of the request moved while no other data of the client moved.
     pub moving: Duration,
     /// Time in each stage, in the order of [`Stage::ALL`]. Stages with zero are not counted.
     pub stages: [Duration; STAGES],
@@ -41,8 +42,8 @@ impl Completed {
         self
     }
 
-    /// Returns the time in each stage in microseconds. A longer time than fits is the largest
-    /// number.
+    /// Returns the time in each stage in microseconds. A time that does not fit into 32 bits
+    /// becomes the largest number.
     pub fn times_us(&self) -> [u32; STAGES] {
         self.stages.map(|time| u32::try_from(time.as_micros()).unwrap_or(u32::MAX))
     }

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 ///
 /// # Hazard: two writers
 /// Only one thread may call [`Counter::add`]. The call is a load and a store, which is several
-/// times faster than an atomic addition, but an addition of a second thread at the same moment
-/// could get lost.
+/// times faster than an atomic addition. An addition of a second thread at the same moment could
+/// get lost.
 #[derive(Debug, Default)]
 pub struct Counter(AtomicU64);
 

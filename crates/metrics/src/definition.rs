@@ -25,7 +25,8 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// Returns the suffix that the name of a metric with this unit must have; empty for none.
+    /// Returns the suffix that the name of a metric with this unit must have; empty if no suffix is
+    /// needed.
     pub fn suffix(self) -> &'static str {
         match self {
             Self::Count | Self::Decimal => "",
@@ -49,9 +50,9 @@ impl Unit {
 pub struct Definition {
     /// Name without the suffix `_total` that the text form appends to counters.
     pub name: &'static str,
-    /// The kind.
+    /// Kind of the metric.
     pub kind: Kind,
-    /// The unit.
+    /// Unit of the metric's value.
     pub unit: Unit,
     /// Names of the labels that each series of the metric has.
     pub labels: &'static [&'static str],

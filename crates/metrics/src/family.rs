@@ -1,6 +1,6 @@
 //! The definitions that belong to one kind of table of operations.
 //!
-//! Does not own the tables (`operations`) or the families that exist (`catalog`).
+//! The module does not own the tables (`operations`) or the existing families (`catalog`).
 
 use crate::definition::Definition;
 
@@ -9,9 +9,9 @@ use crate::definition::Definition;
 pub struct OperationFamily {
     /// Value of the label `service` in the accounts of load.
     pub service: &'static str,
-    /// Operations that were completed, including failed ones.
+    /// Number of completed operations, including failed operations.
     pub operations: &'static Definition,
-    /// Operations that failed.
+    /// Number of failed operations.
     pub errors: &'static Definition,
     /// Bytes of data in requests.
     pub received_bytes: &'static Definition,
@@ -21,14 +21,14 @@ pub struct OperationFamily {
     pub duration: &'static Definition,
     /// Time in each stage.
     pub stage_duration: &'static Definition,
-    /// Requests that have arrived and wait.
-    /// `None` for mounts, whose requests wait in the kernel.
+    /// Number of requests that have arrived and wait. `None` for mounts, whose requests wait in the
+    /// kernel.
     pub queued: Option<&'static Definition>,
-    /// Requests that are being executed.
+    /// Number of requests that are being executed.
     pub busy: &'static Definition,
-    /// Open connections.
-    /// `None` for mounts, which accept none.
+    /// Number of open connections. `None` for mounts, which accept no connections.
     pub connections: Option<&'static Definition>,
-    /// Whether the table keeps accounts of load. Services keep them, and mounts do not.
+    /// Whether the table has accounts of load. Metadata and storage have accounts, and management
+    /// and mounts have none.
     pub has_accounts: bool,
 }

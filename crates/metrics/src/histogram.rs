@@ -20,7 +20,7 @@ pub const BUCKETS: usize = 2 + (LAST_EXPONENT - FIRST_EXPONENT) as usize * SPLIT
 /// Returns the bucket of a duration.
 #[inline]
 fn bucket_of(nanoseconds: u64) -> usize {
-    // One less, since the upper bound of a bucket belongs to it.
+    // Subtract one, since the upper bound of a bucket belongs to the bucket.
     let below = nanoseconds.saturating_sub(1);
     if below < 1 << FIRST_EXPONENT {
         return 0;
@@ -109,7 +109,7 @@ impl HistogramValue {
     }
 
     /// Returns the durations that were counted after `before`, an earlier copy of the same
-    /// histogram. If the process has restarted since, returns all durations.
+    /// histogram. If the process has restarted since `before`, returns all durations.
     pub fn since(&self, before: &Self) -> Self {
         if self.buckets.iter().zip(&before.buckets).any(|(now, before)| now < before) {
             return self.clone();
@@ -129,9 +129,9 @@ impl HistogramValue {
         }
     }
 
-    /// Returns the upper bound of the bucket in which the given share of all durations is reached:
-    /// with `share` 0.99, at most one in a hundred durations is longer. `None` means that there is
-    /// no duration, or that the bucket has no bound.
+    /// Returns the upper bound of a bucket, such that at least the given share of all durations is
+    /// not longer. With `share` 0.99, at most one in a hundred durations is longer. `None` means
+    /// that there is no duration, or that the bucket has no bound.
     pub fn quantile(&self, share: f64) -> Option<Duration> {
         let count = self.count();
         if count == 0 {
@@ -147,7 +147,7 @@ impl HistogramValue {
     }
 
     /// Returns the upper bounds in nanoseconds at every `octaves`-th octave, each with the number
-    /// of durations that are not longer.
+    /// of durations that are not longer than the bound.
     pub fn cumulative(&self, octaves: usize) -> impl Iterator<Item = (u64, u64)> + '_ {
         let mut seen = 0;
         self.buckets.iter().enumerate().filter_map(move |(bucket, count)| {

@@ -1,17 +1,18 @@
 //! The figures that the processes of Skep count about themselves: counters, gauges, latency
 //! histograms, tables of operations, and accounts of load by client, user, group, job and
-//! directory. Also keeps records of slow and sampled operations.
+//! directory. The crate also stores records of slow and sampled operations.
 //!
-//! Owns the counting, the table of all metrics ([`catalog`]) and their text form ([`text`]). Pure
-//! except for atomic variables: no clock, no I/O, no threads. Callers pass durations. Does not own
-//! the places where figures are counted, the HTTP server or the message that transports a snapshot
-//! (`skep-exporter`).
+//! The crate owns the counting, the table of all metrics ([`catalog`]) and their text form
+//! ([`text`]). It is pure except for atomic variables: it uses no clock, no I/O and no threads.
+//! Callers pass durations. It does not own the places where figures are counted, the HTTP server or
+//! the message that transports a snapshot (`skep-exporter`).
 //!
 //! # Counting without locks
-//! Each thread has its own instances, and only this thread changes them, by a plain load and store
-//! of an atomic variable ([`Counter::add`]). Other threads read them at any time, for a
-//! [`Snapshot`]. The [`Registry`] adds up the instances that have the same name and labels. After
-//! an operation was counted for the first time, counting it allocates nothing.
+//! Each thread has its own instances of the metrics. Only this thread changes the instances, by a
+//! plain load and store of an atomic variable ([`Counter::add`]). Other threads read the instances
+//! at any time, for a [`Snapshot`]. The [`Registry`] adds up the instances that have the same name
+//! and labels. After the first operation of a kind, counting operations of this kind allocates
+//! nothing.
 
 mod accounts;
 pub mod catalog;

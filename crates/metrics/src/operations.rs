@@ -2,7 +2,7 @@
 //! kernel to a mount.
 //!
 //! For each kind of operation the table has counters, a histogram of the whole time, and a
-//! histogram for each stage in which an operation spends time. It also keeps the accounts of load
+//! histogram for each stage in which an operation spends time. It also has the accounts of load
 //! (`accounts`).
 
 use crate::accounts::{
@@ -23,7 +23,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// Maximum number of kinds of operations. Numbers of messages and of the kernel's opcodes are
-/// lower; a higher number is counted as the last kind, with the name "other".
+/// lower. A higher number is counted as the last kind, with the name "other".
 const MAX_OPERATIONS: usize = 128;
 
 /// The figures of one kind of operation.
@@ -42,7 +42,8 @@ struct Published {
     family: &'static OperationFamily,
     labels: Labels,
     name_of: fn(u32) -> Option<String>,
-    /// Allocated when an operation of the kind is counted for the first time.
+    /// The figures of each kind. They are allocated when the first operation of the kind is
+    /// counted.
     kinds: [OnceLock<Box<Figures>>; MAX_OPERATIONS],
     queued: Gauge,
     busy: Gauge,
@@ -50,7 +51,7 @@ struct Published {
     accounts: Option<[Arc<PublishedAccounts>; DIMENSIONS]>,
 }
 
-/// The table of the operations that one thread serves. Only this thread can use the value; other
+/// The table of the operations that one thread serves. Only this thread can use the value. Other
 /// threads read the figures through the [`Registry`].
 pub struct OperationTable {
     published: Arc<Published>,
@@ -95,14 +96,14 @@ impl OperationTable {
         }
     }
 
-    /// Counts a completed operation and the load that it caused. Keeps its record if it was slow or
-    /// is one of the sample.
+    /// Counts a completed operation and the load that it caused. Stores a record of the operation
+    /// if it was slow or belongs to the sample.
     pub fn record(&self, completed: &Completed, origin: &Origin) {
         self.record_with(completed, origin, TracedCalls::default);
     }
 
-    /// Like [`Self::record`]. `calls` returns the requests of the operation. The table asks for
-    /// them only if it keeps the record.
+    /// Like [`Self::record`]. `calls` returns the requests of the operation. The table calls it
+    /// only if it stores a record.
     pub fn record_with(
         &self,
         completed: &Completed,
@@ -116,7 +117,7 @@ impl OperationTable {
     }
 
     fn reason_to_keep(&self, completed: &Completed) -> Option<Reason> {
-        // The purpose of a wait is to take long.
+        // The purpose of a wait is to take long, so a wait is never slow.
         if completed.is_wait {
             return None;
         }
@@ -165,7 +166,8 @@ impl OperationTable {
     }
 
     /// Adds the send time of reply data to the figures of already counted operations of the kind
-    /// `operation`. `moving` is the part of that time in which no other data of the client moved.
+    /// `operation`. `moving` is the part of the send time in which no other data of the client
+    /// moved.
     pub fn record_sent(&self, operation: u32, time: Duration, moving: Duration, origin: &Origin) {
         let kind = (operation as usize).min(MAX_OPERATIONS - 1);
         let figures = self.published.kinds[kind].get_or_init(Box::default);
@@ -186,7 +188,7 @@ impl OperationTable {
     fn charge(&self, completed: &Completed, origin: &Origin) {
         let Some(accounts) = &self.accounts else { return };
         let Completed { received_bytes, sent_bytes, duration, .. } = *completed;
-        // An idle client would look slow: it waits for notifications all the time.
+        // An idle client would look slow, since it waits for notifications all the time.
         let duration = if completed.is_wait { Duration::ZERO } else { duration };
         let load = Load::of_operation(sent_bytes, received_bytes, duration);
         for (accounts, dimension) in accounts.borrow_mut().iter_mut().zip(Dimension::ALL) {

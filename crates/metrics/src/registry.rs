@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// A place where figures are counted.
 pub trait Source: Send + Sync {
-    /// Adds the present figures to a snapshot.
+    /// Adds the current figures to a snapshot.
     fn collect(&self, snapshot: &mut Snapshot);
 }
 
@@ -59,8 +59,8 @@ impl Registry {
         Arc::default()
     }
 
-    /// Creates a registry without sources that keeps records of operations in the store of `whole`.
-    /// The caller adds it to `whole`.
+    /// Creates a registry without sources that stores records of operations in the store of
+    /// `whole`. The caller adds the new registry to `whole`.
     pub fn part_of(whole: &Self) -> Arc<Self> {
         Arc::new(Self { traces: Arc::clone(&whole.traces), ..Self::default() })
     }
@@ -114,7 +114,7 @@ impl Registry {
         self.instance(definition, labels, Kind::Histogram)
     }
 
-    /// Returns the present values of all series.
+    /// Returns the current values of all series.
     pub fn snapshot(&self) -> Snapshot {
         let mut snapshot = Snapshot::default();
         self.collect(&mut snapshot);
@@ -122,7 +122,7 @@ impl Registry {
     }
 }
 
-/// A registry can be a part of another one, and leave it again with all its series.
+/// A registry can be a part of another registry, and be removed from it with all its series.
 impl Source for Registry {
     fn collect(&self, snapshot: &mut Snapshot) {
         let sources = self.sources.lock().unwrap_or_else(PoisonError::into_inner).clone();

@@ -1,21 +1,21 @@
 //! Texts about slow operations, for the log: which operation, how long, and in which stages.
 //!
-//! Does not own the log: this crate has no clock and no output.
+//! The module does not own the log, since this crate has no clock and no output.
 
 use crate::completed::Completed;
 use crate::stage::Stage;
 use std::cell::Cell;
 use std::time::Duration;
 
-/// Duration from which an operation has a line in the log. Disks that retry after a read error take
-/// some seconds, and programs notice a pause of a second.
+/// Minimum duration of an operation that gets a line in the log. Disks that retry after a read
+/// error take some seconds, and programs notice a pause of a second.
 pub const SLOW: Duration = Duration::from_secs(2);
 /// Minimum time between two lines, so that a slow disk does not fill the log.
 const BETWEEN_LINES: Duration = Duration::from_secs(10);
-/// A stage is named if it took at least this part of the duration.
+/// A line names a stage if the stage took at least the share 1 / `NOTABLE_PART` of the duration.
 const NOTABLE_PART: u32 = 10;
 
-/// Chooses the slow operations of one target that get a line.
+/// Chooses the slow operations of one target that get a line in the log.
 #[derive(Debug, Default)]
 pub struct SlowOperations {
     last_line: Cell<Option<Duration>>,
@@ -24,8 +24,8 @@ pub struct SlowOperations {
 }
 
 impl SlowOperations {
-    /// Returns the line of an operation that has ended at `now`. `None` if it was not slow, or if
-    /// the last line is too recent.
+    /// Returns the line of an operation that has ended at `now`. `None` if the operation was not
+    /// slow, or if the last line is too recent.
     pub fn line(
         &self,
         completed: &Completed,
@@ -63,7 +63,7 @@ impl SlowOperations {
     }
 }
 
-/// Returns the place where a stage spends its time, for people.
+/// Returns the place where a stage spends its time, as text for users.
 fn place(stage: Stage) -> &'static str {
     match stage {
         Stage::Waiting => "in the queue of the target",
@@ -95,7 +95,7 @@ mod tests {
         assert_eq!(line(1_999, 100), None);
         let first = "read_chunk took 7.0 s: 6.3 s at the disk";
         assert_eq!(line(7_000, 100).as_deref(), Some(first));
-        // The lines are bounded, and the next one has the number of omitted lines.
+        // Lines that would follow too soon are omitted, and the next line has their number.
         assert_eq!((line(7_000, 101), line(7_000, 109)), (None, None));
         let later = line(7_000, 110).unwrap();
         assert!(later.starts_with(first) && later.contains("; 2 more operations"), "{later}");

@@ -1,14 +1,14 @@
 //! The stages in which an operation of a service or a mount spends its time.
 //!
-//! Does not own the measurement of the stages (the meters of the services) or their counters
-//! (`operations`, `accounts`).
+//! The module does not own the measurement of the stages (the meters of the services) or their
+//! counters (`operations`, `accounts`).
 
 /// A stage in which an operation spends a part of its time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
     /// The request has arrived and waits for its turn.
     Waiting,
-    /// The thread works on the operation, or on operations that it handles together with it.
+    /// The thread works on the operation, or on other operations of the same batch.
     Processing,
     /// The operation waits for a disk.
     Disk,

@@ -1,13 +1,15 @@
-//! Decides whether an operation was slow, when it has ended, from the operations of its kind.
+//! Decides after the end of an operation whether it was slow, compared with other operations of its
+//! kind.
 //!
-//! Does not own the records ([`crate::traces`]) or the lines in the log ([`crate::slow`]).
+//! The module does not own the records ([`crate::traces`]) or the lines in the log
+//! ([`crate::slow`]).
 
 use std::cell::Cell;
 use std::time::Duration;
 
-/// An operation of this duration is slow, whatever is usual: programs and users notice it.
+/// An operation of at least this duration is always slow, since programs and users notice it.
 const ALWAYS_SLOW: Duration = Duration::from_millis(100);
-/// A shorter operation is never slow.
+/// An operation of less than this duration is never slow.
 const NEVER_SLOW: Duration = Duration::from_millis(1);
 /// An operation is slow if it takes at least this many times the mean of its kind.
 const TIMES_THE_MEAN: u64 = 16;

@@ -8,7 +8,7 @@ use std::fmt::Write;
 /// Content type of the text form.
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 /// Number of octaves between two exposed bounds of a histogram. The exposed bounds are a subset of
-/// the counted ones, since each exposed bound is one more series that the reader stores.
+/// the counted bounds, since each exposed bound is one more series that the reader stores.
 const OCTAVES_PER_BOUND: usize = 2;
 
 /// Returns the text form of a snapshot.

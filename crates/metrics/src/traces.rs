@@ -1,12 +1,13 @@
 //! Records of single operations: slow operations, and a sample of all operations.
 //!
-//! Does not own the decision of each table whether an operation was slow for its kind
+//! The module does not own the decision of each table whether an operation was slow for its kind
 //! ([`crate::tail`]), or the message that carries records (`skep-exporter`).
 //!
 //! # Invariants
-//! - An operation that is not kept takes no lock and allocates nothing.
-//! - A thread that keeps an operation never waits for a reader: it counts the operation as lost.
-//! - The rings are bounded. A new record replaces the oldest one of its ring.
+//! - An operation without a record takes no lock and allocates nothing.
+//! - A thread that stores a record never waits for a reader. Instead, it counts the operation as
+//!   lost.
+//! - The rings are bounded. A new record replaces the oldest record of its ring.
 
 use crate::accounts::Origin;
 use crate::completed::Completed;
@@ -16,28 +17,28 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError, TryLockError};
 use std::time::Duration;
 
-/// Number of slow operations that a process keeps.
+/// Number of slow operations whose records a process stores.
 const SLOW_RECORDS: usize = 1024;
-/// Number of sampled operations that a process keeps.
+/// Number of sampled operations whose records a process stores.
 const SAMPLED_RECORDS: usize = 512;
-/// One trace id of this many is sampled, as a power of two.
+/// One of 2^`SAMPLE_BITS` trace ids is sampled.
 const SAMPLE_BITS: u32 = 10;
 
-/// Whether all processes keep the records of an operation. Each process computes the same from the
-/// trace id, so the records of a sampled operation are complete.
+/// Whether all processes store the records of an operation. Each process computes the same result
+/// from the trace id, so the records of a sampled operation are complete.
 pub fn is_sampled(trace: u128) -> bool {
-    // The process and the operation are both in the product. Numbers of operations count up, so a
-    // multiplication by the golden ratio spreads them evenly.
+    // The product depends on the numbers of both the process and the operation. Numbers of
+    // operations count up, so a multiplication by the golden ratio spreads them evenly.
     let mixed = ((trace >> 64) as u64 ^ trace as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15);
     trace != 0 && mixed >> (u64::BITS - SAMPLE_BITS) == 0
 }
 
-/// Why a record is kept.
+/// Why a record is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reason {
-    /// The operation took much longer than others of its kind.
+    /// The operation took much longer than other operations of its kind.
     Slow,
-    /// The trace id is one of the sample.
+    /// The trace id belongs to the sample.
     Sampled,
 }
 
@@ -54,7 +55,8 @@ pub struct TracedCall {
     pub duration: Duration,
     /// Whether the target has refused the request, or has not replied.
     pub is_failed: bool,
-    /// Time in each stage at the target, in microseconds. `None` if the reply does not have it.
+    /// Time in each stage at the target, in microseconds. `None` if the reply does not contain
+    /// these times.
     pub times_us: Option<[u32; STAGES]>,
 }
 
@@ -67,14 +69,14 @@ pub struct TracedCalls {
     pub left_out: u32,
 }
 
-/// An operation that was kept.
+/// The record of an operation.
 #[derive(Debug, Clone)]
 pub struct KeptOperation {
     /// Number of the record in its process. It rises with each record.
     pub number: u64,
-    /// Why the record is kept.
+    /// Why the record is stored.
     pub reason: Reason,
-    /// The operation.
+    /// The figures of the operation.
     pub completed: Completed,
     /// The cause of the operation.
     pub origin: Origin,
@@ -93,10 +95,11 @@ pub struct KeptOperation {
 pub struct KeptOperations {
     /// The records in the order of their numbers.
     pub operations: Vec<KeptOperation>,
-    /// Number of operations that were not kept although they should be, since the start of the
-    /// process.
+    /// Number of operations since the start of the process that have no record because a reader
+    /// held the lock.
     pub lost: u64,
-    /// Position for the next query. Records up to it are here, or do not match, or were replaced.
+    /// Position for the next query. Records up to this position are in `operations`, or do not
+    /// match, or were replaced.
     pub next: u64,
 }
 
@@ -110,13 +113,14 @@ struct Rings {
 /// The records of a process.
 #[derive(Debug, Default)]
 pub struct TraceStore {
-    /// The mutex protects only the rings. A thread that keeps an operation does not wait for it.
+    /// The mutex protects only the rings. A thread that stores a record does not wait for the
+    /// mutex.
     rings: Mutex<Rings>,
     lost: AtomicU64,
 }
 
 impl TraceStore {
-    /// Adds a record and replaces the oldest one if its ring is full.
+    /// Adds a record. If its ring is full, the record replaces the oldest record of the ring.
     pub(crate) fn keep(&self, mut kept: KeptOperation) {
         let mut rings = match self.rings.try_lock() {
             Ok(rings) => rings,
@@ -138,7 +142,7 @@ impl TraceStore {
         ring.push_back(kept);
     }
 
-    /// Returns the number of a record that the caller keeps itself.
+    /// Returns the next record number, for a record that the caller stores itself.
     pub fn next_number(&self) -> u64 {
         let mut rings = self.rings.lock().unwrap_or_else(PoisonError::into_inner);
         rings.newest += 1;
@@ -210,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_of_records_continue_where_the_last_one_ended() {
+    fn each_page_of_records_continues_at_the_end_of_the_last() {
         let store = TraceStore::default();
         for number in 0..5 {
             store.keep(kept(number, if number == 2 { Reason::Sampled } else { Reason::Slow }));

@@ -1,4 +1,4 @@
-//! Tests of the accounts of load: which causes keep an account, and exact sums.
+//! Tests the accounts of load: the causes that keep an account, and exact sums.
 
 use super::*;
 
@@ -51,7 +51,7 @@ fn heavy_ids_stay_among_many_light_ones_and_the_sum_is_exact() {
 }
 
 #[test]
-fn an_id_that_becomes_heavy_replaces_one_that_was_heavy() {
+fn an_id_that_becomes_heavy_replaces_an_id_that_was_heavy() {
     let mut accounts = Accounts::default();
     for id in 0..MAX_ACCOUNTS as u64 {
         accounts.record(id, &load(100_000));
@@ -97,12 +97,12 @@ fn heavy_directories_get_and_keep_accounts() {
         let counted = operations(&accounts, heavy);
         assert!(counted.is_some_and(|it| it > 49_000), "{heavy}: {counted:?}");
     }
-    // Others become heavy. They get accounts while these are free.
+    // Other directories become heavy. They get accounts as long as there are free accounts.
     record_all(&mut accounts, 5..18);
     let read = accounts.published().read();
     assert_eq!(read.len(), MAX_HEAVY_ACCOUNTS + 1);
     assert_eq!(sum(&read).operations, 50_000 * (1 + 4) + 50_000 * (1 + 13));
-    // A directory with most of the load replaces one of them.
+    // A directory with most of the load replaces one of the heavy directories.
     (0..400_000).for_each(|_| accounts.record(99, &load(1)));
     assert!(operations(&accounts, 99).is_some(), "{:?}", accounts.published().read());
 }
