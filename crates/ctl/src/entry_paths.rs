@@ -1,5 +1,6 @@
 //! Finds the paths of entries by their ids, with requests to metadata targets. Needs the cluster's
-//! token; [`crate::through_mount::path_of`] does the same through a mount, for users without it.
+//! token; [`crate::through_mount::path_of`] does the same through a mount, for users without the
+//! token.
 //!
 //! Also owns the text of an id in the arguments of commands.
 
@@ -15,10 +16,10 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::rc::Rc;
 
-/// Stands for the path of an entry whose last name was removed.
+/// Shown instead of the path of an entry whose last name was removed.
 pub(crate) const WITHOUT_NAME: &str = "(without a name)";
 
-/// Finds the paths of entries. Keeps the names of the directories that it has found.
+/// Finds the paths of entries. Caches the paths of the directories that it has found.
 pub(crate) struct EntryPaths {
     router: Rc<Router>,
     directories: BTreeMap<InodeId, PathBuf>,
@@ -72,7 +73,7 @@ impl EntryPaths {
         let mut path = self.directories.get(&at).cloned().unwrap_or_default();
         for (number, (child, parent)) in above.iter().enumerate().rev() {
             path.push(self.name_in(*parent, *child).await?);
-            // The others are directories, since they have entries.
+            // All others are directories, because they have entries.
             if number > 0 {
                 self.directories.insert(*child, path.clone());
             }

@@ -20,7 +20,7 @@ const UNREACHABLE: u8 = 3;
 const NOT_FOUND: u8 = 4;
 /// Exit code: the token is wrong, or the user has no permission.
 const REFUSED: u8 = 5;
-/// Exit code: the command succeeded on some hosts only, and can be repeated for the others.
+/// Exit code: the command succeeded on some hosts only, and can be repeated for the other hosts.
 pub(crate) const PARTIAL: u8 = 6;
 
 /// A failure, as JSON.
@@ -33,13 +33,13 @@ struct Failure<'a> {
 struct Details<'a> {
     /// Name of the error code from docs/protocol/errors.md, or `Usage`.
     code: &'a str,
-    /// Names the object and what went wrong, and how to fix it.
+    /// Names the object, the problem, and how to fix the problem.
     message: &'a str,
     exit_code: u8,
 }
 
 /// Returns the message for people. The context of the error already names the object and how to fix
-/// it.
+/// the problem.
 pub(crate) fn describe(error: &Error) -> String {
     match error.context() {
         "" => error.code().to_string(),
@@ -47,7 +47,7 @@ pub(crate) fn describe(error: &Error) -> String {
     }
 }
 
-/// Whether this process keeps a log: a running service or mount.
+/// Whether this process writes a log, because it is a running service or mount.
 static KEEPS_LOG: AtomicBool = AtomicBool::new(false);
 
 /// Makes [`report`] log the failure of this process, with time and priority, unless standard error

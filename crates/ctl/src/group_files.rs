@@ -11,7 +11,7 @@ use skep_wire::metadata::{GroupFile, ListGroupFiles};
 /// The uses of a storage group.
 #[derive(Debug, Default)]
 pub(crate) struct GroupUses {
-    /// The files. A directory has a default pattern that names the group.
+    /// The files and directories. A directory has a default pattern that names the group.
     pub(crate) files: Vec<GroupFile>,
     /// Number of chunk files that metadata targets still have to remove.
     pub(crate) removals: u64,
@@ -22,7 +22,7 @@ pub(crate) struct GroupUses {
 }
 
 impl GroupUses {
-    /// Asks all metadata targets. Must be called inside an event loop.
+    /// Asks all metadata targets for the uses of `group`. Must be called inside an event loop.
     ///
     /// # Errors
     /// The error of a metadata target, with its group.

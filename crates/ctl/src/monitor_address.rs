@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 /// The options that name the monitor.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct MonitorAddress {
-    /// Address of the monitor, for figures of the past [default: that of the cluster's data
+    /// Address of the monitor, for figures of the past [default: the address in the cluster's data
     /// directory, or 127.0.0.1:7480]
     #[arg(long, value_name = "HOST:PORT")]
     monitor: Option<String>,
@@ -35,7 +35,8 @@ impl MonitorAddress {
         self.monitor.clone().unwrap_or_else(|| address_in(Path::new(&access.name)))
     }
 
-    /// Refuses the options in a command that does not ask the monitor. `option` makes it ask.
+    /// Refuses the options in a command that does not ask the monitor. `option` makes the command
+    /// ask the monitor.
     ///
     /// # Errors
     /// `InvalidArgument` if one of the options is given.
@@ -56,7 +57,7 @@ impl MonitorAddress {
     /// - `Disconnected` if the monitor cannot be reached.
     /// - `Configuration` if the password is missing or wrong.
     /// - `InvalidArgument` if the monitor refuses the request.
-    /// - `Protocol` if the reply has another form.
+    /// - `Protocol` if the reply is not the expected JSON.
     pub(crate) async fn ask(&self, access: &Access, path: &str) -> Result<Value> {
         let address = self.of(access);
         let url = Url::parse(&format!("http://{address}{path}"))

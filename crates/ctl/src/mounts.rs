@@ -12,7 +12,7 @@ pub(crate) fn mounted_at(path: &Path) -> Option<String> {
     let path = path.canonicalize().ok()?;
     let mounts = std::fs::read("/proc/self/mountinfo").ok()?;
     let lines = mounts.split(|byte| *byte == b'\n').filter_map(parse_mount);
-    // The longest mount point wins. If several mounts are on one mount point, the last one wins.
+    // The longest mount point wins. If several mounts are on one mount point, the last mount wins.
     let (_, kind, source) = lines
         .filter(|(point, ..)| path.starts_with(point))
         .max_by_key(|(point, ..)| point.as_os_str().len())?;
@@ -28,8 +28,8 @@ pub(crate) fn is_mount_point(directory: &Path) -> bool {
     kind_at(directory).is_some_and(|kind| kind == SKEP)
 }
 
-/// Returns the mount points of Skep on this host: the one of the working directory first. Reads
-/// only the mount table.
+/// Returns the mount points of Skep on this host, beginning with the mount of the working
+/// directory. Reads only the mount table.
 pub(crate) fn mount_points() -> Vec<PathBuf> {
     let mounts = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
     let lines = mounts.split(|byte| *byte == b'\n').filter_map(parse_mount);
@@ -132,10 +132,9 @@ fn unescape(field: &[u8]) -> Vec<u8> {
     plain
 }
 
-/// Unmounts a directory with `fusermount3` or `umount`, whichever this user may use.
+/// Unmounts a directory with `fusermount3`, or with `umount` if `fusermount3` fails.
 pub(crate) fn unmount(directory: &Path, is_lazy: bool) -> Result<()> {
-    // `umount` checks permissions itself. A user who mounted with `fusermount3` must unmount with
-    // it.
+    // `umount` checks permissions itself. An unprivileged user must unmount with `fusermount3`.
     let mut by_system = Command::new("umount");
     by_system.args(is_lazy.then_some("-l")).arg(directory);
     let mut by_helper = Command::new("fusermount3");
@@ -159,7 +158,7 @@ pub(crate) fn unmount(directory: &Path, is_lazy: bool) -> Result<()> {
              detaches it anyway"
         )
     } else {
-        // Both programs repeat the path, and end the sentence.
+        // Both programs repeat the path, and end their message with a period.
         why.trim_start_matches("umount: ").trim_end_matches('.').to_owned()
     };
     Err(Error::new(ErrorCode::InUse, format!("cannot unmount {shown}: {what}")))

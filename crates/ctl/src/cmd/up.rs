@@ -69,7 +69,7 @@ pub(crate) struct UpArgs {
     /// services; may be repeated
     #[arg(long = "set", value_name = "SERVICE:KEY=VALUE")]
     set: Vec<String>,
-    /// This is the process that stays in the background.
+    /// Set for the process that stays in the background.
     #[arg(long, hide = true)]
     in_background: bool,
 }

@@ -1,9 +1,8 @@
 //! `skep why`: shows where the time of requests goes, and names the causes of slowness.
 //!
 //! The command asks each service for its figures several times, and compares them, so it needs no
-//! monitor.
-//! With `--since` it asks the monitor, which keeps the figures of the past minutes. The rules are
-//! in `skep_stats::why`.
+//! monitor. With `--since` it asks the monitor, which stores the figures of the past minutes. The
+//! rules are in `skep_stats::why`.
 
 mod operation;
 mod traces;
@@ -39,13 +38,13 @@ const EXAMPLES: &[Example] = &[
     ),
 ];
 
-/// Time limit for the record of a file.
+/// Time limit for the request for the record of a file.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Longest span in the past: the monitor keeps no more evidence.
+/// Longest span in the past. The monitor stores no older evidence.
 const LONGEST_SPAN: Duration = Duration::from_millis(EVIDENCE_PIECE_MS * EVIDENCE_PIECES as u64);
 
-/// Say why operations are slow: where their time goes, and what causes it
+/// Explain why operations are slow: where their time goes, and the causes
 ///
 /// Divides the time of the requests by target and phase (waiting, processing, disk, log sync,
 /// network), compares targets with their peers, and names slow disks and links, full targets, hot
@@ -54,13 +53,14 @@ const LONGEST_SPAN: Duration = Duration::from_millis(EVIDENCE_PIECE_MS * EVIDENC
 ///
 /// With --op, explains one operation: each slow operation has a trace id, which the logs of mounts
 /// and services and the list of the slowest operations show. Mounts and services keep the records
-/// of slow operations, and of one in 1,024 others, for a limited time.
+/// of slow operations, and of one in 1,024 other operations, for a limited time.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct WhyArgs {
     #[command(flatten)]
     query: ClusterArgs,
-    /// A file or directory in a mount: only targets that serve it, or for a directory its entries
+    /// A file or directory in a mount: show only the targets that serve the file, or the entries of
+    /// the directory
     #[arg(value_name = "PATH", conflicts_with_all = ["client", "target"])]
     path: Option<PathBuf>,
     /// Only the requests of these clients: an id or name, or a host, which may contain `*` and `?`
@@ -148,8 +148,8 @@ async fn ask_entry_info(access: &Access, map: &ClusterMap, inode: InodeId) -> Re
 }
 
 /// Returns the ids of the targets that serve a file: the targets of its inode and of its name, and
-/// the targets of its stripe pattern. For a directory: all storage targets, since its files may be
-/// on any of them.
+/// the targets of its stripe pattern. For a directory, returns all storage targets, because its
+/// files may be on any of them.
 fn targets_of(map: &ClusterMap, inode: InodeId, info: &EntryInfo) -> Vec<u32> {
     let metadata = [inode, info.parent].into_iter().filter(|inode| *inode != InodeId::default());
     let mut groups: BTreeSet<_> =

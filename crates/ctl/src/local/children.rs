@@ -15,9 +15,9 @@ use std::time::Duration;
 pub(crate) const LOG_LIMIT: ByteSize = ByteSize(16 << 20);
 /// First pause before a process that exited is restarted. The pause doubles with each exit.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
-/// Upper limit of that pause.
+/// Upper limit of the pause before a restart.
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
-/// Time for which a process must run to count as recovered: the next pause is [`FIRST_PAUSE`]
+/// Time for which a process must run to count as recovered. Its next pause is [`FIRST_PAUSE`]
 /// again.
 const RECOVERED: Duration = Duration::from_secs(30);
 
@@ -34,7 +34,7 @@ pub(crate) enum Role {
 /// One process of the cluster.
 #[derive(Debug)]
 pub(crate) struct Service {
-    /// Name for people, and of its directory, such as `storage-1`.
+    /// Name of the process in messages, and of its directory, such as `storage-1`.
     pub(crate) name: String,
     pub(crate) role: Role,
     arguments: Vec<String>,
@@ -145,7 +145,7 @@ impl Service {
     }
 
     /// Returns the error for a cluster that fails to start because this process exited. The error
-    /// has the last lines of the log.
+    /// contains the last lines of the log.
     pub(crate) fn failed(&self, status: ExitStatus) -> Error {
         let tail = self.tail();
         Error::new(

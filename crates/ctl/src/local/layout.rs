@@ -62,7 +62,7 @@ impl Layout {
     ///
     /// # Hazard: files of other users
     /// The files in the directory name processes to signal and files to write. In a directory that
-    /// another user can change, that user would choose them, and root would obey.
+    /// another user can change, that user could make root signal any process and write to any file.
     fn check_owner(&self) -> Result<()> {
         let named = |error: std::io::Error| Error::from(error).within(self.data.display());
         let metadata = std::fs::metadata(&self.data).map_err(named)?;
@@ -222,7 +222,7 @@ impl Layout {
             )));
         }
         if known != Some(shape) {
-            // The targets of an existing cluster have allocated their files.
+            // The targets of an existing cluster have already allocated their files.
             let needs_disk = !self.service("management").exists();
             resources::check(&self.data, &shape, needs_disk)?;
             let text = serde_json::to_string_pretty(&shape).expect("numbers can be written");
@@ -250,7 +250,8 @@ impl Layout {
     }
 }
 
-/// The lock of a running supervisor. Released when this is dropped or when the process exits.
+/// The lock of a running supervisor. The lock is released when this value is dropped or when the
+/// process exits.
 #[derive(Debug)]
 pub(crate) struct SupervisorLock {
     _file: File,

@@ -39,7 +39,8 @@ impl Plan {
             format!("node.log_limit={LOG_LIMIT}"),
         ];
         if name != "management" {
-            // The name of the directory, which does not depend on the order of registration.
+            // The node gets the name of its directory, which does not depend on the order of
+            // registration.
             arguments.extend(["--set".into(), format!("node.name={name}")]);
         }
         for target in self.targets(kind, name) {
@@ -87,7 +88,7 @@ impl Plan {
         let mut arguments =
             ["monitor", "--cluster", &data, "--directory", &directory].map(String::from).to_vec();
         let set = || self.set.iter().filter(|(of, _)| of == "monitor");
-        // The option takes precedence over the setting.
+        // The option `--listen` would take precedence over a setting `listen`, so do not pass both.
         if !set().any(|(_, setting)| setting.starts_with("listen=")) {
             arguments.extend(["--listen".into(), "127.0.0.1:0".into()]);
         }

@@ -10,7 +10,7 @@ use std::time::Duration;
 const PAUSE: Duration = Duration::from_millis(10);
 /// Maximum interval between checks.
 const LONGEST_PAUSE: Duration = Duration::from_millis(250);
-/// Divisor: the interval is the elapsed time divided by this number, within the two limits.
+/// The interval is the elapsed time divided by this number, within the two limits above.
 const PAUSES: u32 = 20;
 
 /// The socket to which child processes send the report that they are ready.

@@ -12,7 +12,7 @@ use std::path::Path;
 const DISK_OF_METADATA_TARGET: u64 = 72 << 20;
 /// Bytes that a new storage target needs for its own files.
 const DISK_OF_STORAGE_TARGET: u64 = 4 << 20;
-/// Memory that a service needs at least, in bytes.
+/// Minimum memory of a service, in bytes.
 const MEMORY_OF_SERVICE: u64 = 24 << 20;
 
 /// The needs of a cluster and the resources of this host, in bytes.
@@ -38,8 +38,8 @@ impl Needs {
     }
 }
 
-/// Refuses a cluster that does not fit on this host. `data` is its data directory. `needs_disk` is
-/// whether its targets have yet to allocate their files there.
+/// Refuses a cluster that does not fit on this host. `data` is its data directory. If `needs_disk`
+/// is set, its targets must still allocate their files there.
 ///
 /// # Errors
 /// - `NoSpace` if the file system of the data directory has too little free space for a new

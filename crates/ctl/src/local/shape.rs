@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Shape {
-    /// Number of management nodes. Clusters of former versions have one.
+    /// Number of management nodes. Clusters of earlier versions have one.
     #[serde(default = "one")]
     pub(crate) management_nodes: u16,
     /// Number of metadata services. Each has one target.
@@ -51,8 +51,8 @@ impl Shape {
     }
 }
 
-/// The numbers that the command line requests. `None` means as the cluster was created, or the
-/// default for a new cluster.
+/// The numbers that the command line requests. `None` means the number of the existing cluster, or
+/// the default for a new cluster.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct WantedShape {
     pub(crate) management_nodes: Option<u16>,

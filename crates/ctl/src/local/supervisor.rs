@@ -115,8 +115,8 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Starts the management nodes. The existing nodes start first, since a majority of them must
-    /// run before the cluster can get new ones.
+    /// Starts the management nodes. The existing nodes start first, because a majority of them must
+    /// run before the cluster can get new nodes.
     async fn start_management(&mut self) -> Result<()> {
         self.initialise("management", Vec::new())?;
         let names: Vec<_> = self.plan.shape.management().collect();
@@ -143,8 +143,8 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Starts the monitor. If it fails, the cluster goes on without it, since files do not
-    /// depend on it.
+    /// Starts the monitor. If the monitor fails, the cluster continues without it, because files do
+    /// not depend on it.
     ///
     /// # Errors
     /// The error of another process that exits meanwhile, or `Interrupted`.

@@ -29,7 +29,7 @@ const EXAMPLES: &[Example] = &[
 ];
 
 /// Run a study or resume one: in its own lab, in a running lab, or on any mounted file system.
-/// Ctrl-C ends it after the current run; all results are kept
+/// Ctrl-C ends the study after the current run; no result is lost
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct RunArgs {
@@ -43,13 +43,14 @@ pub(crate) struct RunArgs {
     /// Directory on the file system to study, mounted here and on all hosts
     #[arg(long, value_name = "DIR")]
     mount: Option<PathBuf>,
-    /// Client hosts on which it is mounted; `localhost` is this host [default: localhost]
+    /// Client hosts on which the file system is mounted; `localhost` is this host [default:
+    /// localhost]
     #[arg(long, value_delimiter = ',', value_name = "NAMES", conflicts_with = "lab")]
     hosts: Vec<String>,
     /// File with one client host per line
     #[arg(long, value_name = "FILE", conflicts_with_all = ["hosts", "lab"])]
     host_file: Option<PathBuf>,
-    /// Servers, to drop their caches too
+    /// Servers whose caches are dropped too
     #[arg(long, value_delimiter = ',', value_name = "NAMES", conflicts_with = "lab")]
     server_hosts: Vec<String>,
     /// Command prefix that runs a command on a host, with {host} for its name; it must not prompt,
@@ -64,14 +65,14 @@ pub(crate) struct RunArgs {
         conflicts_with_all = ["lab", "mount"]
     )]
     lab_name: String,
-    /// Start the lab even if this machine is too slow for its rates; runs limited by that are
-    /// invalid
+    /// Start the lab even if this machine is too slow for its rates; runs limited by this machine
+    /// are invalid
     #[arg(long = "force", conflicts_with_all = ["lab", "mount"])]
     is_forced: bool,
     /// Directory for the results [default: ./skep-study-PLAN]
     #[arg(long, value_name = "DIR")]
     directory: Option<PathBuf>,
-    /// Resume the study in that directory
+    /// Resume the study in the directory for the results
     #[arg(long = "resume")]
     is_resumed: bool,
     /// Check the plan and list its runs in their order; run nothing
@@ -207,15 +208,15 @@ fn print_progress(what: &str) {
     }
 }
 
-/// Makes the first Ctrl-C or SIGTERM end the study after the current run, and the second one
+/// Makes the first Ctrl-C or SIGTERM end the study after the current run, and the second signal
 /// interrupt that run too. Must be called before any other thread starts.
 fn stop_on_signals() -> Result<()> {
     const NUMBERS: [i32; 2] = [libc::SIGINT, libc::SIGTERM];
     // Blocks the signals in this thread, and so in all later threads. The thread below waits for
-    // them.
+    // these signals.
     drop(skep_env::Signals::take(&NUMBERS)?);
     skep_env::spawn_thread("signals".into(), None, || {
-        // If this thread cannot wait for the signals, they stay blocked and have no effect.
+        // If this thread cannot wait for the signals, the signals stay blocked and have no effect.
         let _ = skep_env::block_on(async {
             let signals = skep_env::Signals::take(&NUMBERS)?;
             signals.next().await?;
@@ -248,7 +249,7 @@ fn place(args: &RunArgs, plan: &Plan) -> Result<(Place, Option<String>)> {
         ));
     };
     if !args.hosts.is_empty() || args.host_file.is_some() {
-        let what = "cannot use --hosts without a mounted file system; name that with --mount";
+        let what = "cannot use --hosts without --mount; name the mounted file system with --mount";
         return Err(Error::new(ErrorCode::Configuration, what));
     }
     let description = lab::description(wanted)?;
@@ -301,7 +302,7 @@ fn mounted(args: &RunArgs, mount: &Path) -> Result<Place> {
     })
 }
 
-/// Runs all runs that are missing, and removes the files of the study at the end.
+/// Runs all missing runs of the study, and removes the files of the study at the end.
 fn study(
     text: &str,
     plan: &Plan,

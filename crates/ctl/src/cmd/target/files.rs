@@ -1,5 +1,5 @@
 //! `skep target files`: lists the files on a storage target, and the directories whose patterns
-//! name it.
+//! name the target.
 
 use crate::access::{ClusterArgs, block_on};
 use crate::entry_paths::EntryPaths;
@@ -16,10 +16,10 @@ const EXAMPLES: &[Example] = &[
     ("only their entry ids, as JSON", "skep target files 6 --output json"),
 ];
 
-/// List the files on a storage target, and the directories whose patterns name it
+/// List the files on a storage target, and the directories whose patterns name the target
 ///
-/// A file is listed also if it has no bytes on the target yet. The command reads all inodes of the
-/// cluster: it takes some seconds for each million of them.
+/// The list includes files that have no bytes on the target yet. The command reads all inodes of
+/// the cluster, which takes some seconds for each million inodes.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct FilesArgs {
@@ -37,7 +37,7 @@ pub(crate) struct FilesArgs {
 struct TargetFile {
     entry_id: String,
     kind: &'static str,
-    /// The path, if it was asked for.
+    /// The path. `None` without `--paths`.
     path: Option<String>,
 }
 

@@ -1,7 +1,7 @@
 //! `skep target remove --lost`: gives up a target whose disk is lost for good.
 //!
-//! Owns the list of the files that lose bytes, and the confirmation. The effect of a lost target on
-//! requests is `skep_rpc::routing`'s, and that on unfinished work is the metadata targets'.
+//! Owns the list of the files that lose bytes, and the confirmation. Does not own the effect of a
+//! lost target on requests (`skep_rpc::routing`) or on unfinished work (metadata targets).
 
 use crate::access::{Access, PATIENCE, block_on};
 use crate::entry_paths::{EntryPaths, WITHOUT_NAME};
@@ -45,7 +45,7 @@ struct DamagedFile {
     is_written: bool,
 }
 
-/// Lists the loss, and gives the target up if `confirm` has its id.
+/// Lists the lost bytes, and gives up the target if `confirm` is its id.
 pub(super) fn run(access: Access, target: String, confirm: Option<String>) -> Result<()> {
     let loss = block_on(async move {
         let map = access.map().await?;
@@ -53,13 +53,14 @@ pub(super) fn run(access: Access, target: String, confirm: Option<String>) -> Re
         check_confirmation(target, confirm.as_deref())?;
         let request = |is_dry_run| RemoveTarget { target: target.id, is_dry_run, is_lost: true };
         let refusal = match access.ask(&request(true)).await {
-            // The list changes nothing, so it is shown for each target.
+            // The list changes nothing, so it is shown even if the target cannot be given up now.
             Err(error) if confirm.is_none() && error.code() == ErrorCode::InUse => {
                 Some(error.context().to_owned())
             }
             checked => checked.map(|_| None)?,
         };
-        // Also before a confirmed loss: if a metadata target does not answer, nothing is changed.
+        // List the uses before a confirmed loss too. If a metadata target does not answer, the
+        // command fails here and changes nothing.
         let mut uses = uses_of(&access, &map, target.id).await?;
         let is_given_up = confirm.is_some();
         if is_given_up {
@@ -82,12 +83,13 @@ async fn uses_of(access: &Access, map: &ClusterMap, target: TargetId) -> Result<
     }
 }
 
-/// Lists the uses of a lost target when all metadata targets have the map in which it is lost, and
-/// place no more files there. After a time limit, transactions may still be in progress.
+/// Waits until all metadata targets have the map in which the target is lost, so that they place no
+/// more files on it. Then lists the uses of the target. After a time limit, transactions may still
+/// be in progress.
 ///
 /// # Errors
-/// `TimedOut` if a metadata target does not get the map: the list would lack the files that it
-/// still places on the lost target.
+/// `TimedOut` if a metadata target does not get the map, because the list would lack the files that
+/// it still places on the lost target.
 async fn uses_after_loss(access: &Access, target: TargetId) -> Result<GroupUses> {
     let map = access.map().await?;
     let deadline = skep_env::now() + PATIENCE;
@@ -229,7 +231,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn loss_of_a_target_names_the_way_out_of_each_file() {
+    fn output_about_a_loss_names_the_next_step() {
         let mut loss = Loss {
             id: 7,
             path: "/disk".into(),

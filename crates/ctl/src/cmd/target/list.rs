@@ -1,4 +1,4 @@
-//! `skep target list`: all targets.
+//! `skep target list`: lists all targets.
 
 use crate::access::ClusterArgs;
 use crate::help::{Example, examples};

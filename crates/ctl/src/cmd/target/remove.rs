@@ -1,4 +1,4 @@
-//! `skep target remove`: removes a target on which no data lies from the cluster. With `--lost`,
+//! `skep target remove`: removes a target that stores no data from the cluster. With `--lost`,
 //! gives up a target ([`super::give_up`]).
 
 use super::give_up;
@@ -22,11 +22,11 @@ const EXAMPLES: &[Example] = &[
     ("give target 4 up", "skep target remove --lost --confirm 4 4"),
 ];
 
-/// Remove a target on which no data lies, or give up a lost one
+/// Remove a target that stores no data, or give up a lost target
 ///
 /// The command refuses as long as a file is stored on the target, a directory's pattern names it,
 /// the target is open to new files, or the settings of its service name it. A target that `skep
-/// target add` has added leaves without a restart of its service. The id of a removed target is
+/// target add` has added is removed without a restart of its service. The id of a removed target is
 /// never used again.
 ///
 /// If the disk of a target is lost for good, `--lost` gives the target up. Without `--confirm`, the
@@ -116,7 +116,7 @@ async fn stop_added(
     connection.close();
     match stopped {
         Ok(_) => Ok(true),
-        // The target is in the settings of its service. Management names them.
+        // The settings of the service name the target. The refusal of management explains this.
         Err(error) if error.code() == ErrorCode::InUse => Ok(false),
         Err(error) => Err(error),
     }
@@ -146,7 +146,8 @@ async fn remove(
 }
 
 fn refuse_open(target: &Target) -> Result<()> {
-    // The map shows a fault of the target instead of its state. Management checks the state again.
+    // For a faulty target, the map shows the fault instead of the state. Management checks the
+    // state again.
     if target.health.condition != Condition::Serving {
         return Ok(());
     }
@@ -159,8 +160,8 @@ fn refuse_open(target: &Target) -> Result<()> {
 }
 
 /// Checks twice that nothing uses the group of a target. During both checks, every metadata target
-/// has a map in which the target is closed, so it places no more files there. A file that the
-/// metadata target placed there before that is found by the second check, or is in a prepared
+/// has a map in which the target is closed, so it places no more files there. The second check
+/// finds each file that the metadata target placed there earlier, or the file is in a prepared
 /// transaction.
 async fn await_unused(access: &Access, map: &ClusterMap, target: &Target) -> Result<()> {
     let Some(group) = map.group_of(target.id).map(|group| group.id) else { return Ok(()) };

@@ -23,14 +23,14 @@ const EXAMPLES: &[Example] = &[
 /// Mark the directory of a metadata target that was put back from a copy
 ///
 /// Run it on the target's host before the service starts. New inodes then get numbers far above all
-/// that were assigned after the copy was made. Files that were created after the copy have no names
-/// any more; storage keeps their bytes until --allow-removal permits their removal.
+/// numbers that were assigned after the copy was made. Files that were created after the copy have
+/// no names any more; storage keeps their bytes until --allow-removal permits their removal.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct RestoredArgs {
     /// Directory of the metadata target
     directory: PathBuf,
-    /// Permit storage to remove chunk files without an inode again, also while the target is served
+    /// Permit storage to remove chunk files without an inode again, even while the target is served
     #[arg(long)]
     allow_removal: bool,
 }

@@ -16,8 +16,8 @@ const EXAMPLES: &[Example] = &[
 
 /// Close a storage target to new files, or open it again
 ///
-/// A closed target serves the files that lie on it, also for writing. New files are placed on other
-/// targets. The state lasts until it is changed.
+/// A closed target still serves reads and writes of the files that it stores. New files are placed
+/// on other targets. The state lasts until it is changed.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct SetStateArgs {

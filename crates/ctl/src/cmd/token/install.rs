@@ -16,9 +16,10 @@ const EXAMPLES: &[Example] = &[(
 
 /// Give services on this host a new token of their cluster
 ///
-/// A running service uses the new secret after a second, without a restart. It still accepts the
-/// former token, since other nodes may have no newer one, until `skep token revoke`. It uses other
-/// addresses of management in the token from its next start.
+/// A running service uses the new secret after a second, without a restart. Until `skep token
+/// revoke`, it still accepts the previous token, because other nodes may not have the new token
+/// yet. If the new token has other addresses of management, the service uses them from its next
+/// start.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct InstallArgs {

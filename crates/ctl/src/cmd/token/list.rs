@@ -14,7 +14,8 @@ const EXAMPLES: &[Example] =
 /// List the tokens that services on this host accept
 ///
 /// `newest`: the service uses this token. `accepted`: every process that has this token may join.
-/// `members only`: the token is revoked for new nodes, and nodes that have joined go on with it.
+/// `members only`: the token is revoked for new nodes, and nodes that have joined continue to use
+/// it.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct ListArgs {
@@ -28,7 +29,7 @@ struct TokenLine {
     directory: String,
     id: String,
     state: &'static str,
-    /// The addresses of management in the newest token; a former token has none.
+    /// The addresses of management in the newest token. Empty for all other tokens.
     addresses: Vec<String>,
 }
 

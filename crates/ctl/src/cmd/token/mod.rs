@@ -1,5 +1,5 @@
 //! Verbs of `skep token`. They change the tokens in directories of services on this host; running
-//! services take over the change by themselves. The files and rules are `skep_service::tokens`.
+//! services notice the change by themselves. The files and rules are in `skep_service::tokens`.
 
 mod install;
 mod list;

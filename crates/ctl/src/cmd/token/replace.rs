@@ -16,9 +16,9 @@ const EXAMPLES: &[Example] = &[(
 
 /// Create a new token on the management host and print it; keep it secret
 ///
-/// The former token stays valid until `skep token revoke`. Give the new token to all services with
-/// `skep token install` before a client uses it: a service that does not have it refuses that
-/// client.
+/// The previous token stays valid until `skep token revoke`. Give the new token to all services
+/// with `skep token install` before a client uses it, because a service without the new token
+/// refuses that client.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct ReplaceArgs {

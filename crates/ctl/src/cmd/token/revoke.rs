@@ -1,4 +1,4 @@
-//! `skep token revoke`: ends the use of a former token at services on this host.
+//! `skep token revoke`: ends the use of an old token at services on this host.
 
 use super::{DirectoryArgs, DirectoryChange};
 use crate::help::{Example, examples};
@@ -9,21 +9,21 @@ use skep_types::Result;
 
 const EXAMPLES: &[Example] = &[
     (
-        "no new node may join with a former token",
+        "no new node may join with an old token",
         "skep token revoke 5f0c6f6f0a1b2c3d --directory /srv/skep/management",
     ),
     (
-        "nothing is accepted from a holder of a former token",
+        "no node may connect with an old token",
         "skep token revoke --entirely 5f0c6f6f0a1b2c3d --directory /srv/skep/storage",
     ),
 ];
 
-/// Revoke a former token at services on this host
+/// Revoke an old token at services on this host
 ///
 /// Without `--entirely`, commands and new nodes that have only this token are refused, and nodes
-/// that have joined go on. With `--entirely`, the service opens no connection to a node that has
-/// only this token; run it when all services and mounts have a newer one. Connections that are open
-/// stay open.
+/// that have joined are still accepted. With `--entirely`, the service opens no connection to a
+/// node that has only this token; run it when all services and mounts have a newer token.
+/// Connections that are open stay open.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct RevokeArgs {

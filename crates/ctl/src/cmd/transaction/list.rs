@@ -13,8 +13,8 @@ const EXAMPLES: &[Example] = &[("all transactions that wait", "skep transaction 
 /// List the transactions that are prepared at metadata targets and wait for a decision
 ///
 /// A transaction between metadata targets, such as a rename between two of them, is prepared for
-/// milliseconds. One that stays in this list keeps its names and inodes locked: the target that
-/// coordinates it does not reply, or its decision cannot be carried out.
+/// milliseconds. A transaction that stays in this list keeps its names and inodes locked, because
+/// its coordinator does not reply or its decision cannot be carried out.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct ListArgs {
@@ -32,8 +32,8 @@ struct PreparedReport {
     steps: u32,
     /// Time for which the coordinator has not replied; zero if it replies.
     coordinator_silent_ms: u64,
-    /// The reason why the decision could not be carried out. Empty if the target has not tried, or
-    /// could.
+    /// The reason why the decision could not be carried out. Empty if the target has not tried to
+    /// carry it out.
     problem: String,
 }
 

@@ -67,7 +67,7 @@ impl Groups {
     }
 }
 
-/// Adds the group, and a hint how to fix it, to an error of a group.
+/// Adds the group, and a hint on how to fix the problem, to an error of a group.
 fn within(group: GroupId, error: &Error) -> Error {
     let what = format!(
         "cannot list the transactions of metadata group {group}: {}; `skep health check` lists \

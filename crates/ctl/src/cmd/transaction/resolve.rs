@@ -17,8 +17,8 @@ const EXAMPLES: &[Example] = &[
 ///
 /// All metadata targets at which the transaction is prepared carry out the same decision. If the
 /// coordinator has decided otherwise before it was lost, names and inodes on different targets no
-/// longer match: restore the coordinator instead if that is possible. The targets refuse while they
-/// expect a decision of the coordinator.
+/// longer match. So restore the coordinator instead if that is possible. The targets refuse while
+/// they expect a decision of the coordinator.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct ResolveArgs {

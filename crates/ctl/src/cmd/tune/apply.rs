@@ -1,4 +1,5 @@
-//! `skep tune apply`: changes the settings that deviate, after their former state is recorded.
+//! `skep tune apply`: records the values of the settings that deviate, and then changes the
+//! settings.
 
 use super::args::{ScopeArgs, as_text, exit_code};
 use crate::help::{Example, examples};
@@ -18,12 +19,12 @@ const EXAMPLES: &[Example] = &[
     ),
 ];
 
-/// Change the settings that deviate, now and at each boot. The former values are recorded first;
+/// Change the settings that deviate, now and at each boot. The previous values are recorded first;
 /// `skep tune undo` restores them
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct ApplyArgs {
-    /// Change these rules only, also those with a risk
+    /// Change only these rules, including rules with a risk
     #[arg(long, value_delimiter = ',', value_name = "RULES")]
     only: Vec<String>,
     /// List the changes, and make none

@@ -28,7 +28,7 @@ pub(crate) struct ScopeArgs {
     root: RootArgs,
 }
 
-/// The tree of files.
+/// The directory with the files of the host.
 #[derive(Debug, Clone, Args)]
 pub(crate) struct RootArgs {
     /// Root directory of the host, such as an image that is mounted here
@@ -37,7 +37,7 @@ pub(crate) struct RootArgs {
 }
 
 impl RootArgs {
-    /// Returns the tree.
+    /// Returns the tree of files below the root directory.
     pub(super) fn tree(&self) -> Result<Tree> {
         match self.root.is_dir() {
             true => Ok(Tree::new(&self.root)),
@@ -50,8 +50,8 @@ impl RootArgs {
 }
 
 impl ScopeArgs {
-    /// Returns the tree and the part of the host. With `all`, a host without named devices and
-    /// interfaces means all of them.
+    /// Returns the tree and the part of the host. With `all`, no named device means all devices,
+    /// and no named interface means all interfaces.
     pub(super) fn resolve(&self, all: bool) -> Result<(Tree, Scope)> {
         let tree = self.root.tree()?;
         let roles = self.role.iter().map(|word| Role::named(word)).collect::<Result<_>>()?;

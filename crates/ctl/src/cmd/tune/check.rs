@@ -22,7 +22,7 @@ const EXAMPLES: &[Example] = &[
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct CheckArgs {
-    /// Show the values that are as they should be, and how to make file systems, too
+    /// Also show the values that do not deviate, and how to make file systems
     #[arg(long)]
     all: bool,
     #[command(flatten)]

@@ -7,9 +7,9 @@ use skep_tune::changes::undo;
 use skep_types::Result;
 use std::process::ExitCode;
 
-const EXAMPLES: &[Example] = &[("restore all former values", "skep tune undo")];
+const EXAMPLES: &[Example] = &[("restore all previous values", "skep tune undo")];
 
-/// Restore the exact settings from before `skep tune apply`, also after reboots
+/// Restore the exact settings from before `skep tune apply`, even after reboots
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct UndoArgs {

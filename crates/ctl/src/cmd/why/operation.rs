@@ -13,13 +13,13 @@ use skep_types::{ClusterMap, Error, ErrorCode, Result, Timestamp};
 use std::fmt::Write;
 use std::time::Duration;
 
-/// Age up to which an operation is in the list of the slowest.
+/// Maximum age of an operation in the list of the slowest operations.
 const RECENT: Duration = Duration::from_secs(600);
 
 /// Returns the report about the operation with the trace id `trace`.
 ///
 /// # Errors
-/// - `NotFound` if no process has a record of it.
+/// - `NotFound` if no service has a record of the operation.
 /// - Errors of management, from which the list of services comes.
 pub(super) async fn explain(access: &Access, trace: u128) -> Result<OperationReport> {
     let now = fetch(access).await?;
@@ -43,8 +43,8 @@ fn not_found(trace: u128, unreachable: &[String]) -> Error {
     Error::new(ErrorCode::NotFound, what)
 }
 
-/// Returns the slowest recent operations, of one client or of all. Services that do not reply are
-/// left out.
+/// Returns the slowest recent operations of one client, or of all clients if `client` is `None`.
+/// Services that do not reply are left out.
 pub(super) async fn slowest(
     access: &Access,
     map: &ClusterMap,

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 /// Time limit for the replies of a service.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// Maximum number of pages of one service: more than a service keeps.
+/// Maximum number of pages of one service, which is more than the records of a service fill.
 const MAX_PAGES: usize = 32;
 
 /// Parses a trace id: 32 hexadecimal digits, as logs show it. Leading zeros may be missing.
@@ -28,7 +28,7 @@ pub(super) struct Gathered {
     pub(super) unreachable: Vec<String>,
 }
 
-/// Asks all services concurrently for their records, or only for those with a trace id.
+/// Asks all services concurrently for their records, or only for the records with the id `trace`.
 pub(super) async fn gather(access: &Access, map: &ClusterMap, trace: Option<u128>) -> Gathered {
     let services = map.nodes.iter().filter(|node| node.kind != NodeKind::Client);
     let asked: Vec<_> = services
