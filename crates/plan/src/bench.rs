@@ -41,7 +41,8 @@ struct Host {
 /// behind links of `client_gbit_s`.
 ///
 /// # Errors
-/// `InvalidArgument` if the text is not such a result, or if the benchmark marked it invalid.
+/// `InvalidArgument` if the text is not a result of `skep bench io`, or if the benchmark marked the
+/// result as invalid.
 pub fn read(file: &str, text: &str, system: &System, client_gbit_s: f64) -> Result<Table> {
     let cannot = |fact: String| invalid(format!("cannot calibrate with {file}: {fact}"));
     let results: Results = serde_json::from_str(text).map_err(|error| {

@@ -2,8 +2,9 @@
 //!
 //! Each parameter starts from an assumed value with an uncertainty ([`crate::PARAMETERS`]), and
 //! measurements move it (maximum a posteriori, by the method of Levenberg and Marquardt on the
-//! logarithms). Each table has the same weight, however many rows it has. A parameter that no
-//! measurement touches keeps its assumed value and uncertainty, which widens predictions.
+//! logarithms). Each table has the same weight, for any number of rows. A parameter that no
+//! measurement depends on keeps its assumed value and uncertainty. This uncertainty widens the
+//! intervals of predictions.
 
 use crate::model::{self, Outcome};
 use crate::parameter::{COUNT, Parameters};
@@ -13,17 +14,17 @@ use serde::Serialize;
 
 /// Relative error of a measured rate that the fit assumes.
 const MEASUREMENT_DEVIATION: f64 = 0.05;
-/// Rows that a table of average length has. A longer table has the weight of this number of rows.
+/// Each table has the weight of this number of rows, whatever its length.
 const ROWS_PER_TABLE: f64 = 5.0;
 /// A normal variable lies within this many standard deviations with a probability of 90 %.
 const DEVIATIONS_OF_90_PERCENT: f64 = 1.645;
-/// Additional relative deviation for each doubling of a quantity beyond the measured ones.
+/// Additional relative deviation for each doubling of a quantity beyond its largest measured value.
 const DEVIATION_PER_DOUBLING: f64 = 0.05;
-/// Additional relative deviation if no measurement has the kind of operation or disk.
+/// Additional relative deviation if no measurement has the same kind of operation or disk.
 const DEVIATION_OF_NEW_KIND: f64 = 0.25;
 /// Step of numerical derivatives of logarithms.
 const STEP: f64 = 1e-4;
-/// Maximum number of steps of a fit. It needs about ten.
+/// Maximum number of steps of a fit. A fit needs about ten steps.
 const MAX_STEPS: u32 = 100;
 
 type Vector = [f64; COUNT];
@@ -36,14 +37,14 @@ pub struct Calibration {
     pub parameters: Parameters,
     /// Number of measured points.
     pub points: usize,
-    /// Relative standard deviation of the measured rates from the fitted ones.
+    /// Relative standard deviation of the measured rates from the fitted rates.
     pub residual: f64,
     /// Covariance of the logarithms of the parameters.
     covariance: Matrix,
     range: Range,
 }
 
-/// The measured quantities. Predictions beyond them are extrapolations.
+/// The range of the measured quantities. Predictions beyond this range are extrapolations.
 #[derive(Debug, Clone, Default, PartialEq)]
 struct Range {
     operations: Vec<Operation>,
@@ -62,19 +63,20 @@ pub struct Prediction {
     pub rate: f64,
     /// Lower end of the interval that has the true rate with a probability of 90 %.
     pub low: f64,
-    /// Upper end of that interval.
+    /// Upper end of the interval that has the true rate with a probability of 90 %.
     pub high: f64,
-    /// Share of the hardware's limit, in percent.
+    /// The rate as a share of the hardware's limit, in percent.
     pub efficiency_percent: f64,
-    /// The limits.
+    /// The limits of the system, and the smallest limit.
     #[serde(flatten)]
     pub outcome: Outcome,
-    /// The respects in which the prediction lies outside of the measurements.
+    /// Descriptions of the quantities for which the prediction lies outside of the measurements.
     pub extrapolates: Vec<String>,
 }
 
 impl Calibration {
-    /// Returns a calibration without measurements: all parameters have their assumed values.
+    /// Returns a calibration without measurements, in which all parameters have their assumed
+    /// values.
     pub fn assumed() -> Self {
         Self::fit(&[])
     }
@@ -130,7 +132,8 @@ impl Calibration {
         }
     }
 
-    /// Relative standard deviations of the parameters, in the order of [`crate::PARAMETERS`].
+    /// Returns the relative standard deviations of the parameters, in the order of
+    /// [`crate::PARAMETERS`].
     pub fn deviations(&self) -> [f64; COUNT] {
         std::array::from_fn(|index| self.covariance[index][index].max(0.0).sqrt())
     }
@@ -182,8 +185,8 @@ impl Range {
         range
     }
 
-    /// Describes in which respects a prediction lies outside of the measurements, and returns the
-    /// variance that this adds.
+    /// Describes the quantities for which a prediction lies outside of the measurements. Also
+    /// returns the variance that this extrapolation adds.
     fn beyond(&self, system: &System, workload: &Workload) -> (Vec<String>, f64) {
         let mut found = Vec::new();
         let mut variance = 0.0;
@@ -229,7 +232,7 @@ fn squares(values: &[f64]) -> f64 {
     values.iter().map(|it| it * it).sum()
 }
 
-/// Root of the mean square of the relative errors, with the same weight for each table.
+/// Returns the root of the mean square of the relative errors, with the same weight for each table.
 fn residual(parameters: &Parameters, points: &[(&Point, f64)]) -> f64 {
     let (mut sum, mut weights) = (0.0, 0.0);
     for (point, weight) in points {
@@ -253,7 +256,7 @@ fn normal_equations(logs: &Vector, points: &[(&Point, f64)], at: &[f64]) -> (Mat
     (normal, std::array::from_fn(|i| dot(&slopes[i], at)))
 }
 
-/// Inverts a matrix by Gauss and Jordan. `None` means that it is singular.
+/// Inverts a matrix by Gauss and Jordan. `None` means that the matrix is singular.
 fn inverse(matrix: &Matrix) -> Option<Matrix> {
     let mut left = *matrix;
     let mut right: Matrix =

@@ -1,7 +1,7 @@
 //! The catalogue: types of servers and disks with their limits and prices, from data files.
 //!
-//! `data/catalogue` has the files that are part of the program. Users add files of their own; an
-//! entry with the same name replaces the earlier one.
+//! `data/catalogue` has the files that are part of the program. Users add files of their own. A
+//! later entry replaces an earlier entry with the same name.
 
 use crate::invalid;
 use serde::{Deserialize, Serialize};
@@ -15,7 +15,7 @@ const BUILT_IN: [(&str, &str); 4] = [
     ("own.toml", include_str!("../data/catalogue/own.toml")),
 ];
 
-/// All known types.
+/// All known types of servers and disks.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Catalogue {
     /// Types of servers and clients.
@@ -38,7 +38,7 @@ struct File {
     disk: Vec<DiskType>,
 }
 
-/// Where an entry is valid, and where its numbers come from.
+/// The provider, place and date of an entry in the catalogue.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Origin {
     /// Provider, such as `aws`, `azure` or `own`.
@@ -53,32 +53,32 @@ pub struct Origin {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ServerType {
-    /// Name.
+    /// Name of the server type.
     pub name: String,
     /// Processor cores, as the operating system counts them.
     pub cores: u32,
-    /// Memory.
+    /// Memory of the server, in GiB.
     pub memory_gib: f64,
-    /// Rate of the network interfaces together.
+    /// Rate of all network interfaces of the server together.
     pub network_gbit_s: f64,
     /// Type of the built-in disks.
     pub disk: Option<String>,
     /// Number of built-in disks.
     #[serde(default)]
     pub disks: u32,
-    /// Maximum number of attached disks.
+    /// Maximum number of disks that can be attached to the server.
     #[serde(default)]
     pub max_data_disks: u32,
     /// Limit of the provider for the data rate of all disks of a server together.
     pub disk_limit_mb_s: Option<f64>,
     /// Limit of the provider for the operations of all disks of a server together.
     pub disk_limit_iops: Option<f64>,
-    /// Price with the built-in disks. `None` means unknown.
+    /// Price with the built-in disks. `None` means that the price is unknown.
     pub usd_per_hour: Option<f64>,
     /// Source of the numbers, if it differs from the source of the file.
     #[serde(default)]
     pub source: String,
-    /// Provider, place and date; from the head of the file.
+    /// Provider, place and date, taken from the head of the file.
     #[serde(skip_deserializing)]
     pub origin: Origin,
 }
@@ -87,7 +87,7 @@ pub struct ServerType {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DiskType {
-    /// Name.
+    /// Name of the disk type.
     pub name: String,
     /// Kind of the disk.
     pub kind: DiskKind,
@@ -97,16 +97,17 @@ pub struct DiskType {
     pub read_mb_s: f64,
     /// Rate of sequential writes.
     pub write_mb_s: f64,
-    /// Random reads of 4 KiB per second.
+    /// Number of random reads of 4 KiB per second.
     pub read_iops: f64,
-    /// Random writes of 4 KiB per second.
+    /// Number of random writes of 4 KiB per second.
     pub write_iops: f64,
-    /// Price of an attached disk. `None` means unknown, or part of the server's price.
+    /// Price of an attached disk. `None` means that the price is unknown, or part of the server's
+    /// price.
     pub usd_per_hour: Option<f64>,
     /// Source of the numbers, if it differs from the source of the file.
     #[serde(default)]
     pub source: String,
-    /// Provider, place and date; from the head of the file.
+    /// Provider, place and date, taken from the head of the file.
     #[serde(skip_deserializing)]
     pub origin: Origin,
 }
@@ -140,10 +141,11 @@ impl Catalogue {
         catalogue
     }
 
-    /// Adds the entries of a file. They replace earlier entries with the same names.
+    /// Adds the entries of a file, which replace earlier entries with the same names.
     ///
     /// # Errors
-    /// `InvalidArgument` names the file and the entry, and its fault. Nothing is added then.
+    /// `InvalidArgument` with the file, the entry and its fault. The catalogue then stays
+    /// unchanged.
     pub fn add(&mut self, file: &str, text: &str) -> Result<()> {
         let read: File = toml::from_str(text).map_err(|error| {
             invalid(format!(
@@ -215,7 +217,7 @@ impl Catalogue {
     /// Returns the server type with this name.
     ///
     /// # Errors
-    /// `NotFound` lists the names.
+    /// `NotFound` with the names of all server types.
     pub fn server(&self, name: &str) -> Result<&ServerType> {
         let found = self.servers.iter().find(|it| it.name == name);
         found.ok_or_else(|| unknown("server", name, self.servers.iter().map(|it| &*it.name)))
@@ -224,7 +226,7 @@ impl Catalogue {
     /// Returns the disk type with this name.
     ///
     /// # Errors
-    /// `NotFound` lists the names.
+    /// `NotFound` with the names of all disk types.
     pub fn disk(&self, name: &str) -> Result<&DiskType> {
         let found = self.disks.iter().find(|it| it.name == name);
         found.ok_or_else(|| unknown("disk", name, self.disks.iter().map(|it| &*it.name)))
@@ -234,7 +236,7 @@ impl Catalogue {
 /// Returns the text of a built-in catalogue file.
 ///
 /// # Errors
-/// `NotFound` lists the files.
+/// `NotFound` with the names of all built-in files.
 pub fn built_in_file(name: &str) -> Result<&'static str> {
     let found = BUILT_IN.iter().find(|(file, _)| *file == name);
     let found = found.map(|(_, text)| *text);
@@ -277,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn a_later_entry_replaces_the_earlier_one() {
+    fn a_later_entry_replaces_an_entry_with_the_same_name() {
         let mut catalogue = Catalogue::built_in();
         let count = catalogue.servers.len();
         let text = "[[server]]\nname='c3.large'\ncores=1\nmemory_gib=1\nnetwork_gbit_s=1\n";

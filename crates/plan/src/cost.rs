@@ -17,9 +17,9 @@ pub struct Cost {
     pub capacity_tb: f64,
     /// Price of all servers and disks. `None` means that the catalogue lacks a price.
     pub usd_per_hour: Option<f64>,
-    /// Price of a TB.
+    /// Price per TB of capacity.
     pub usd_per_tb_hour: Option<f64>,
-    /// Price of a GB/s of writes.
+    /// Price per GB/s of sequential writes.
     pub usd_per_gb_s_write_hour: Option<f64>,
 }
 
@@ -33,11 +33,11 @@ pub struct MetadataServers {
 }
 
 impl Cost {
-    /// Summarizes a system with these rates. Without separate metadata servers, the storage servers
-    /// run management and metadata too.
+    /// Summarizes a system that reads and writes at these rates. Without separate metadata servers,
+    /// the storage servers run management and metadata too.
     ///
     /// # Errors
-    /// `NotFound` if the catalogue lacks a server.
+    /// `NotFound` if the catalogue lacks a server type.
     pub fn of(
         catalogue: &Catalogue,
         system: &System,
@@ -62,7 +62,7 @@ impl Cost {
     }
 }
 
-/// Price of the storage servers with their disks. `None` means that a price is unknown.
+/// Returns the price of the storage servers with their disks. `None` means that a price is unknown.
 fn price(catalogue: &Catalogue, system: &System) -> Result<Option<f64>> {
     let mut of_server = catalogue.server(&system.server)?.usd_per_hour;
     if system.disks.are_attached {

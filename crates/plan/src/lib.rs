@@ -1,10 +1,11 @@
 //! Planning: how fast a system will be and its cost, before it is bought (`skep plan`).
 //!
-//! Owns the catalogue of servers, disks and prices, the model that predicts rates, its calibration
-//! by measurements, and the search for systems that meet given needs. All of it is pure: callers
-//! read and write the files. `docs/design/0013-planning-model.md` explains the model.
+//! The crate owns the catalogue of servers, disks and prices, the model that predicts rates, its
+//! calibration by measurements, and the search for systems that meet given needs. All of it is
+//! pure, and callers read and write the files. `docs/design/0013-planning-model.md` explains the
+//! model.
 //!
-//! Does not own: measuring (`skep-bench`, `skep-study`), and printing (`skep-ctl`).
+//! The crate does not own the measuring (`skep-bench`, `skep-study`) or the printing (`skep-ctl`).
 //!
 //! Units: rates in MB/s (1,000,000 bytes) or operations per second, capacities in TB.
 
@@ -26,7 +27,7 @@ pub use parameter::{PARAMETERS, Parameter, Parameters};
 
 use skep_types::{Error, ErrorCode};
 
-/// Creates the error of a wrong input.
+/// Creates the error for a wrong input.
 fn invalid(context: impl Into<String>) -> Error {
     Error::new(ErrorCode::InvalidArgument, context)
 }

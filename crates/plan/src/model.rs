@@ -1,27 +1,28 @@
-//! The model: from a system, a workload and the parameters to a rate.
+//! The model, which predicts a rate from a system, a workload and the parameters.
 //!
-//! Clients demand, servers supply. Each side has several limits, and the smallest of its side
-//! counts. Where demand and supply are about equal, neither is fully used: the rate is their smooth
-//! minimum. A job ends with its slowest server: with more servers, each attains a little less.
-//! `docs/design/0013-planning-model.md` has the reasons.
+//! Clients demand data, and servers supply it. Each side has several limits, and the smallest limit
+//! of a side counts. If demand and supply are about equal, neither is fully used, so the rate is
+//! their smooth minimum. A job ends when its slowest server ends, so each of many servers attains a
+//! little less than a single server. `docs/design/0013-planning-model.md` has the reasons.
 
 use crate::parameter::Parameters;
 use crate::system::{Operation, System, Workload};
 use serde::Serialize;
 use statrs::distribution::{ContinuousCDF, Normal};
 
-/// Larger transfers are sent as requests of this size, several at a time.
+/// A client sends a larger transfer as several simultaneous requests of this size.
 const REQUEST_BYTES: f64 = 1_048_576.0;
-/// Processor time of a server for each MB of data, in core seconds: half of the time of the whole
-/// machine in `docs/benchmarks.md`, where client and servers share it.
+/// Processor time of a server for each MB of data, in core seconds. This is half of the time that
+/// `docs/benchmarks.md` has for the whole machine, which client and servers share.
 const CORE_SECONDS_PER_MB: f64 = 0.0006;
-/// Processor time of a server for a small read or write, from the same page.
+/// Processor time of a server for a small read or write, from `docs/benchmarks.md`.
 const CORE_SECONDS_PER_BLOCK: f64 = 45e-6;
-/// Processor time of metadata for a create, from the same page.
+/// Processor time of metadata for a create, from `docs/benchmarks.md`.
 const CORE_SECONDS_PER_CREATE: f64 = 60e-6;
-/// Processor time of metadata for a request of attributes, from the same page.
+/// Processor time of metadata for a request of attributes, from `docs/benchmarks.md`.
 const CORE_SECONDS_PER_STAT: f64 = 20e-6;
-/// Requests of a client, one after the other, for a create: lookup, create and close.
+/// Number of requests that a client sends one after the other for a create: lookup, create and
+/// close.
 const REQUESTS_PER_CREATE: f64 = 3.0;
 
 /// A limit of a system.
@@ -31,7 +32,7 @@ pub struct Limit {
     pub kind: LimitKind,
     /// The rate that this part allows to all clients together.
     pub rate: f64,
-    /// The arithmetic, for people.
+    /// The calculation of the rate, as text for users.
     pub because: String,
 }
 
@@ -56,7 +57,7 @@ pub enum LimitKind {
 }
 
 impl LimitKind {
-    /// Returns the words for people.
+    /// Returns the name of the limit, for users.
     pub fn words(self) -> &'static str {
         match self {
             Self::ClientNetwork => "client network",
@@ -83,7 +84,7 @@ pub struct Outcome {
     pub binds: LimitKind,
     /// All limits, the smallest first.
     pub limits: Vec<Limit>,
-    /// The rate of the smallest limit of the servers without any loss.
+    /// The smallest limit of the servers if links and disks attain their full rates.
     pub hardware_limit: f64,
 }
 
@@ -200,7 +201,8 @@ fn supply(parameters: &Parameters, system: &System, workload: &Workload) -> Vec<
     limits
 }
 
-/// The smooth minimum of two rates. A large `saturation` bends sharply.
+/// Returns the smooth minimum of two rates. With a large `saturation`, the result bends sharply
+/// from one rate to the other.
 fn smooth_minimum(demand: f64, supply: f64, saturation: f64) -> f64 {
     let (least, most) = (demand.min(supply), demand.max(supply));
     if most.is_infinite() {
@@ -209,8 +211,8 @@ fn smooth_minimum(demand: f64, supply: f64, saturation: f64) -> f64 {
     least * (1.0 + (least / most).powf(saturation)).powf(-1.0 / saturation)
 }
 
-/// The expected largest of `count` independent deviations of a normal distribution, in standard
-/// deviations (Blom's approximation).
+/// Returns the expected largest of `count` independent deviations of a normal distribution, in
+/// standard deviations (Blom's approximation).
 fn expected_maximum(count: f64) -> f64 {
     Normal::standard().inverse_cdf((count - 0.375) / (count + 0.25))
 }
@@ -277,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn slowest_of_many_servers_is_slower_than_of_few() {
+    fn slowest_of_many_servers_is_slower_than_slowest_of_few() {
         let values = [1.0, 2.0, 8.0, 20.0].map(expected_maximum);
         assert!(values[0].abs() < 1e-9 && (values[2] - 1.42).abs() < 0.02, "{values:?}");
         assert!(values.windows(2).all(|it| it[0] < it[1]));

@@ -1,4 +1,4 @@
-//! Reports: one HTML page with tables and figures, and CSV.
+//! Reports as one HTML page with tables and figures, and as CSV.
 
 use crate::propose::Candidate;
 use crate::validation::Comparison;
@@ -109,7 +109,8 @@ pub fn of_comparisons(comparisons: &[Comparison]) -> Result<String> {
     Ok(page("Predicted and measured rates", &body))
 }
 
-/// Titles of the columns of candidates. The columns of the published summary have its names.
+/// Titles of the columns of candidates. The columns of the published summary have the names of that
+/// summary.
 pub const COLUMNS: [&str; 13] = [
     "system",
     "disks",

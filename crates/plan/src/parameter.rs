@@ -1,5 +1,5 @@
-//! The parameters of the model: five numbers with a meaning, and the value that is assumed for each
-//! before anything is measured.
+//! The parameters of the model: five numbers with a meaning, and the assumed value of each number
+//! before any measurement.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,11 +9,11 @@ use serde::{Deserialize, Serialize};
 pub struct Parameters {
     /// Share of a link's TCP payload that file data attains.
     pub link: f64,
-    /// Share of the limits of disks (and of the provider's limits for them) that is attained.
+    /// Share of the limits of disks, and of the provider's limits for disks, that transfers attain.
     pub disk: f64,
     /// Time for which a process waits in each request, besides the transfer, in microseconds.
     pub request_us: f64,
-    /// How sharply the rate bends from the clients' limit to that of the servers.
+    /// How sharply the rate bends from the clients' limit to the servers' limit.
     pub saturation: f64,
     /// Relative standard deviation of the rates of equal servers.
     pub variability: f64,
@@ -24,11 +24,11 @@ pub struct Parameters {
 pub struct Parameter {
     /// Name of the field in [`Parameters`].
     pub name: &'static str,
-    /// Meaning.
+    /// Meaning of the parameter.
     pub meaning: &'static str,
     /// Assumed value.
     pub prior: f64,
-    /// Assumed relative uncertainty of that value.
+    /// Assumed relative uncertainty of the assumed value.
     pub prior_deviation: f64,
 }
 
@@ -70,7 +70,7 @@ pub const PARAMETERS: [Parameter; 5] = [
 pub(crate) const COUNT: usize = PARAMETERS.len();
 
 impl Parameters {
-    /// Returns the values that are assumed before anything is measured.
+    /// Returns the assumed values of the parameters before any measurement.
     pub fn prior() -> Self {
         Self::from_logs(&PARAMETERS.map(|it| it.prior.ln()))
     }
@@ -80,8 +80,8 @@ impl Parameters {
         [self.link, self.disk, self.request_us, self.saturation, self.variability]
     }
 
-    /// Returns the logarithms of the values. The calibration works with them, since all values are
-    /// positive.
+    /// Returns the logarithms of the values. The calibration works with logarithms, since all
+    /// values are positive.
     pub(crate) fn logs(&self) -> [f64; COUNT] {
         self.values().map(f64::ln)
     }

@@ -2,7 +2,7 @@
 //!
 //! For each server type and choice of disks, the search takes the smallest number of servers whose
 //! predictions meet every need even at the lower end of their intervals. If no system meets the
-//! needs, it returns the changes that would help.
+//! needs, the search returns the changes that would help.
 
 use crate::calibration::{Calibration, Prediction};
 use crate::catalogue::{Catalogue, ServerType};
@@ -21,9 +21,9 @@ const ATTACHED: [u32; 6] = [2, 4, 8, 10, 16, 24];
 /// The needs that a system has to meet.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Needs {
-    /// Capacity after redundancy. 0 means any.
+    /// Minimum capacity after redundancy. 0 means any capacity.
     pub capacity_tb: f64,
-    /// Rates, each in the unit of its operation.
+    /// Minimum rates, each in the unit of its operation.
     pub rates: Vec<(Operation, f64)>,
     /// Number of client hosts.
     pub clients: u32,
@@ -31,11 +31,11 @@ pub struct Needs {
     pub processes: u32,
     /// Rate of a client's network.
     pub client_gbit_s: f64,
-    /// Largest IP packet.
+    /// Largest IP packet, in bytes.
     pub mtu: u32,
-    /// Redundancy below the targets.
+    /// Redundancy of the disks that form one target.
     pub redundancy: Redundancy,
-    /// Maximum price. `None` means any, also unknown prices.
+    /// Maximum price. `None` means any price, including an unknown price.
     pub budget_usd_per_hour: Option<f64>,
     /// Providers or regions to choose from. Empty means all.
     pub places: Vec<String>,
@@ -52,11 +52,11 @@ pub struct Candidate {
     pub origin: crate::catalogue::Origin,
     /// Source of the numbers and the price.
     pub source: String,
-    /// Cost, with the rates for all clients.
+    /// Cost of the system, and its rates with all clients.
     pub cost: Cost,
     /// The limit that binds sequential writes.
     pub binds: LimitKind,
-    /// Predicted rates for all clients, by operation.
+    /// Predicted rates with all clients, by operation.
     pub rates: Vec<Rate>,
     /// Predicted sequential writes by number of clients.
     pub by_clients: Vec<Prediction>,
@@ -67,19 +67,19 @@ pub struct Candidate {
 pub struct Rate {
     /// Name of the operation.
     pub operation: &'static str,
-    /// Unit.
+    /// Unit of the rate.
     pub unit: &'static str,
     /// The needed rate. `None` means that the needs do not name this operation.
     pub needed: Option<f64>,
-    /// The prediction.
+    /// The predicted rate.
     pub prediction: Prediction,
 }
 
 /// Returns the systems that meet the needs, the cheapest first. Systems without a price are last.
 ///
 /// # Errors
-/// `InvalidArgument` if the needs contradict themselves, or if no system meets them: the context
-/// lists the changes that would help.
+/// `InvalidArgument` if the needs contradict themselves, or if no system meets the needs. The
+/// context then lists the changes that would help.
 pub fn propose(
     calibration: &Calibration,
     catalogue: &Catalogue,
@@ -169,7 +169,8 @@ fn options<'a>(catalogue: &'a Catalogue, needs: &Needs) -> Result<Vec<(&'a Serve
     }
     for (_, system) in &mut options {
         system.mtu = needs.mtu;
-        // An array has its own redundancy; the capacity and rates of its type include it.
+        // An array has its own redundancy. The capacity and rates of its type include this
+        // redundancy.
         if system.disks.of.kind != crate::catalogue::DiskKind::Array {
             system.disks.redundancy = needs.redundancy;
         }
@@ -183,7 +184,7 @@ fn options<'a>(catalogue: &'a Catalogue, needs: &Needs) -> Result<Vec<(&'a Serve
     Ok(options)
 }
 
-/// The workload of an operation by all clients.
+/// Returns the workload of `clients` clients that all do the same operation.
 fn workload(needs: &Needs, operation: Operation, clients: u32) -> Workload {
     Workload {
         operation,
@@ -196,7 +197,7 @@ fn workload(needs: &Needs, operation: Operation, clients: u32) -> Workload {
 }
 
 /// Returns the smallest number of servers that meets the needs. `None` means that no number of
-/// servers meets them.
+/// servers meets the needs.
 fn smallest(calibration: &Calibration, needs: &Needs, of_one: &System) -> Option<u32> {
     let meets = |servers: u32| {
         let system = System { servers, ..of_one.clone() };
@@ -389,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn impossible_needs_are_refused_with_a_way_out() {
+    fn impossible_needs_are_refused_with_helpful_changes() {
         let few = Needs { clients: 1, processes: 1, ..needs() };
         assert!(refused(&few).contains("more clients"), "{}", refused(&few));
         let poor = Needs { budget_usd_per_hour: Some(0.5), ..needs() };

@@ -36,9 +36,10 @@ pub struct System {
 pub struct Disks {
     /// Number of disks.
     pub count: u32,
-    /// Their type.
+    /// Type of the disks.
     pub of: DiskType,
-    /// Whether they are attached and paid for one by one. Built-in disks are part of the server.
+    /// Whether the disks are attached and paid for one by one. Built-in disks are part of the
+    /// server.
     pub are_attached: bool,
     /// Redundancy of the disks that form one target.
     pub redundancy: Redundancy,
@@ -48,7 +49,7 @@ pub struct Disks {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Redundancy {
-    /// A lost disk is lost data.
+    /// The loss of a disk is a loss of data.
     None,
     /// Two disks hold the same data.
     Raid1,
@@ -57,7 +58,7 @@ pub enum Redundancy {
 }
 
 impl Redundancy {
-    /// Share of the raw capacity that is left for data.
+    /// Returns the share of the raw capacity that is left for data.
     pub fn capacity_share(self) -> f64 {
         match self {
             Self::None => 1.0,
@@ -66,7 +67,7 @@ impl Redundancy {
         }
     }
 
-    /// Number of disk operations for a random write.
+    /// Returns the number of disk operations for a random write.
     fn operations_per_write(self) -> f64 {
         match self {
             Self::None => 1.0,
@@ -75,7 +76,7 @@ impl Redundancy {
         }
     }
 
-    /// The words of all kinds.
+    /// All kinds with their names.
     pub const ALL: [(Self, &'static str); 3] =
         [(Self::None, "none"), (Self::Raid1, "raid1"), (Self::Raid6, "raid6")];
 
@@ -99,7 +100,7 @@ pub enum Operation {
     RandomRead,
     /// Creating empty files.
     Create,
-    /// Asking for attributes.
+    /// Requests for the attributes of files.
     Stat,
 }
 
@@ -117,7 +118,7 @@ impl Operation {
     /// Returns the operation with this name.
     ///
     /// # Errors
-    /// `InvalidArgument` lists the names.
+    /// `InvalidArgument` with the names of all operations.
     pub fn named(word: &str) -> Result<Self> {
         let found = Self::ALL.iter().find(|(_, name)| *name == word).map(|(kind, _)| *kind);
         found.ok_or_else(|| {
@@ -131,7 +132,8 @@ impl Operation {
         Self::ALL.iter().find(|(kind, _)| *kind == self).map_or("", |(_, name)| name)
     }
 
-    /// Unit of the rates: MB/s for sequential transfers, operations per second for all else.
+    /// Returns the unit of the rates: MB/s for sequential transfers, and operations per second for
+    /// all other operations.
     pub fn unit(self) -> &'static str {
         if self.is_sequential() { "MB/s" } else { "1/s" }
     }
@@ -165,7 +167,7 @@ pub struct Workload {
 pub enum Spread {
     /// A file for each process, each on `targets` targets.
     Files {
-        /// Number of targets of a file. `None` means all.
+        /// Number of targets of a file. `None` means all targets.
         targets: Option<u32>,
     },
     /// One file for all processes, on `targets` targets, equally many on each server.
@@ -173,11 +175,11 @@ pub enum Spread {
         /// Number of targets of the file.
         targets: u32,
     },
-    /// One file for all processes, with this allocation on two servers.
+    /// One file for all processes, with `min` and `max` targets on two servers.
     Allocation {
-        /// Targets on the server that has the fewest.
+        /// Number of targets on the server that has the fewest targets.
         min: u32,
-        /// Targets on the server that has the most.
+        /// Number of targets on the server that has the most targets.
         max: u32,
     },
 }
@@ -187,7 +189,7 @@ pub enum Spread {
 pub(crate) struct Load {
     /// Number of servers with data.
     pub(crate) servers: u32,
-    /// Share of the data on the server that has the most.
+    /// Share of the data that is on the server with the most data.
     pub(crate) largest_share: f64,
     /// Number of disks with data.
     pub(crate) disks: u32,
@@ -199,8 +201,8 @@ impl System {
     /// `disk` is a type and a number of attached disks; `None` means the built-in disks.
     ///
     /// # Errors
-    /// `NotFound` if the catalogue lacks a name; `InvalidArgument` if the server cannot have these
-    /// disks.
+    /// `NotFound` if the catalogue lacks the server or the disk. `InvalidArgument` if the server
+    /// cannot have these disks.
     pub fn of(
         catalogue: &Catalogue,
         server: &str,
@@ -251,19 +253,19 @@ impl System {
         })
     }
 
-    /// Capacity for data after redundancy, in TB.
+    /// Returns the capacity for data after redundancy, in TB.
     pub fn capacity_tb(&self) -> f64 {
         let of_server = f64::from(self.disks.count) * self.disks.of.capacity_gb / 1000.0;
         f64::from(self.servers) * of_server * self.disks.redundancy.capacity_share()
     }
 
-    /// Rate of TCP payload over a link of the system's packet size, in MB/s.
+    /// Returns the rate of TCP payload over a link with the system's packet size, in MB/s.
     pub(crate) fn payload_mb_s(&self, gbit_s: f64) -> f64 {
         let mtu = f64::from(self.mtu);
         gbit_s * 125.0 * (mtu - HEADER_BYTES) / (mtu + FRAME_BYTES)
     }
 
-    /// Rate of one disk of a target: MB/s, or operations per second.
+    /// Returns the rate of one disk of a target: MB/s, or operations per second.
     pub(crate) fn disk_rate(&self, operation: Operation) -> f64 {
         let (disk, redundancy) = (&self.disks.of, self.disks.redundancy);
         match operation {

@@ -1,7 +1,7 @@
 //! Tables of measured rates, with the system behind each row.
 //!
 //! A description in TOML names a CSV file and its columns. `data/published/tables.toml` describes
-//! the built-in tables and is the example for others.
+//! the built-in tables and is the example for other tables.
 
 use crate::catalogue::Catalogue;
 use crate::invalid;
@@ -12,15 +12,15 @@ use std::collections::BTreeMap;
 
 /// The description of the built-in tables.
 pub const BUILT_IN: &str = include_str!("../data/published/tables.toml");
-/// Bytes of a MiB in MB.
+/// One MiB in MB.
 const MIB: f64 = 1.048_576;
 
 /// A table of measured rates.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Table {
-    /// Name.
+    /// Name of the table.
     pub name: String,
-    /// Tables of the same study share hardware and method.
+    /// Name of the study. Tables of the same study share hardware and method.
     pub study: String,
     /// The measured points.
     pub points: Vec<Point>,
@@ -29,11 +29,11 @@ pub struct Table {
 /// A measured rate.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Point {
-    /// The system.
+    /// The measured system.
     pub system: System,
-    /// The workload.
+    /// The workload of the measurement.
     pub workload: Workload,
-    /// The rate: MB/s, or operations per second.
+    /// The measured rate: MB/s, or operations per second.
     pub measured: f64,
 }
 
@@ -85,7 +85,7 @@ struct WorkloadColumns {
     allocation: Option<String>,
 }
 
-/// A number, or the column that has it.
+/// A number, or the name of the column that has the number.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 enum Cell {
@@ -112,7 +112,7 @@ pub fn built_in(catalogue: &Catalogue) -> Vec<Table> {
 /// Reads tables. `read` returns the text of a CSV file that the description names.
 ///
 /// # Errors
-/// `InvalidArgument` names the file, the table and the line that cannot be used, or the error of
+/// `InvalidArgument` with the file, the table and the line that cannot be used, or the error of
 /// `read`.
 pub fn parse(
     file: &str,

@@ -1,4 +1,4 @@
-//! Validation: the errors of predictions for measured tables, also for tables that the calibration
+//! Validation: the errors of predictions for measured tables, including tables that the calibration
 //! has not seen.
 
 use crate::calibration::{Calibration, Prediction};
@@ -16,9 +16,9 @@ pub struct Comparison {
     pub median_error_percent: f64,
     /// Largest error of the table, in percent.
     pub largest_error_percent: f64,
-    /// Share of the rates within the predicted intervals, in percent.
+    /// Share of the measured rates that lie within the predicted intervals, in percent.
     pub within_interval_percent: f64,
-    /// The rows.
+    /// The measured points and their predictions.
     pub rows: Vec<Row>,
 }
 
@@ -35,7 +35,7 @@ pub struct Row {
     pub measured: f64,
     /// The prediction.
     pub prediction: Prediction,
-    /// Deviation of the prediction from the measured rate, in percent of the latter.
+    /// Deviation of the prediction from the measured rate, in percent of the measured rate.
     pub error_percent: f64,
 }
 
@@ -53,14 +53,13 @@ pub struct Errors {
 /// A test of the model with tables that its calibration has not seen.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct CrossValidation {
-    /// Comparison of each table with predictions of a calibration that has left out the table's
-    /// group.
+    /// Comparison of each table with the predictions of a calibration without the table's group.
     pub tables: Vec<Comparison>,
     /// Errors of all rows.
     pub errors: Errors,
 }
 
-/// The tables that are left out together.
+/// The tables that a calibration leaves out together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Group {
     /// One table at a time.
@@ -112,7 +111,8 @@ pub fn errors<'a>(rows: impl Iterator<Item = &'a Row>) -> Errors {
     }
 }
 
-/// Calibrates without each group of tables in turn, and compares with the tables left out.
+/// Calibrates without each group of tables in turn, and compares the predictions with the tables of
+/// the group.
 pub fn cross_validate(tables: &[Table], group: Group) -> CrossValidation {
     let key = |table: &Table| match group {
         Group::Table => table.name.clone(),

@@ -1,5 +1,5 @@
-//! The errors of the model for the published tables, recomputed from the data, and the numbers in
-//! `docs/operations/planning.md`, which must be the same.
+//! Recomputes the errors of the model for the published tables, and checks that
+//! `docs/operations/planning.md` has the same numbers.
 
 use skep_plan::validation::{Group, compare, cross_validate, errors};
 use skep_plan::{Calibration, Catalogue, table};
