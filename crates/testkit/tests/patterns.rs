@@ -1,4 +1,4 @@
-//! The placement of files: choosers and stripe patterns over a real cluster.
+//! The placement of files on a real cluster: choosers and stripe patterns.
 
 use rustix::fs::{XattrFlags, copy_file_range};
 use rustix::process::Signal;
@@ -18,8 +18,8 @@ const PATTERN: &str = "user.skep.pattern";
 /// The id of a user other than root.
 const USER: u32 = 23_456;
 
-/// Starts two servers of four targets each, as in the study of Boito, Pallez and Teylo (CLUSTER
-/// 2022). Files use four targets from the first byte on.
+/// Starts a cluster of two storage servers with four targets each, as in the study of Boito, Pallez
+/// and Teylo (CLUSTER 2022). Files use four targets from the first byte on.
 fn scenario() -> Cluster {
     let cluster = Cluster::start(Shape {
         metadata_targets: 1,
@@ -37,7 +37,7 @@ fn first_component(cluster: &Cluster, path: &Path) -> Component {
     cluster.entry_info(path).first_component()
 }
 
-/// Creates files until a file follows the new settings, which take effect with a delay.
+/// Creates files until a file has the new chooser and width. New settings take effect with a delay.
 fn wait_for_rule(cluster: &Cluster, chooser: &str, width: u64) {
     let mut number = 0;
     wait_for("new files follow the new settings", PATIENCE, || {
@@ -51,7 +51,8 @@ fn wait_for_rule(cluster: &Cluster, chooser: &str, width: u64) {
     });
 }
 
-/// Returns the allocations of eight files that are created one after another.
+/// Creates eight files one after another. Returns the distinct numbers of their targets on the two
+/// servers.
 fn allocations(cluster: &Cluster, chooser: &str, width: u64) -> BTreeSet<(u64, u64)> {
     cluster.skep(&["config", "set", "stripe-width", &width.to_string()]);
     wait_for_rule(cluster, chooser, width);
@@ -65,14 +66,14 @@ fn allocations(cluster: &Cluster, chooser: &str, width: u64) -> BTreeSet<(u64, u
 }
 
 #[test]
-fn balanced_allocates_evenly_and_round_robin_as_studied() {
+fn choosers_allocate_targets_as_in_the_study() {
     let cluster = scenario();
     for (width, best) in [(2, (1, 1)), (3, (1, 2)), (4, (2, 2)), (6, (3, 3))] {
         assert_eq!(allocations(&cluster, "balanced", width), BTreeSet::from([best]), "{width}");
     }
     cluster.skep(&["config", "set", "chooser", "roundrobin"]);
-    // Even counts first: each new file, with any count, advances the position of the round-robin
-    // chooser.
+    // Test even counts first, because each new file, with any count, advances the position of the
+    // round-robin chooser.
     for (width, measured) in [
         (6, &[(2, 4), (3, 3)][..]),
         (4, &[(1, 3)]),
@@ -96,22 +97,22 @@ fn balanced_allocates_evenly_and_round_robin_as_studied() {
     cluster.stop();
 }
 
-/// Creates an empty file, and returns the services of its targets. An empty file needs no request
-/// to these services.
+/// Creates an empty file, and returns the services of its targets. The creation sends no request to
+/// these services.
 fn services_of_new(cluster: &Cluster, path: &Path) -> BTreeSet<String> {
     files::create_new(path);
     first_component(cluster, path).services()
 }
 
 #[test]
-fn offline_targets_are_not_chosen_until_they_return() {
+fn offline_targets_get_no_new_files_until_they_return() {
     let cluster = scenario();
     let new =
         |number: u32| services_of_new(&cluster, &cluster.path().join(format!("new-{number}")));
     let both = new(0);
     assert_eq!(both.len(), 2);
     let gone = cluster.processes("storage").swap_remove(0);
-    // Suspend the service: the supervisor would restart a killed service at once.
+    // Suspend the service, because the supervisor would restart a killed service at once.
     gone.signal(Signal::STOP);
     let mut number = 0;
     let mut found = |count: usize, what: &str| {
@@ -131,8 +132,8 @@ fn offline_targets_are_not_chosen_until_they_return() {
     cluster.stop();
 }
 
-/// Starts a cluster of four servers with one target each; `domains` sets the failure domains of
-/// some servers.
+/// Starts a cluster of four storage servers with one target each. `domains` sets the failure
+/// domains of some servers.
 fn with_domains(directory: &Path, domains: &[(usize, &str)]) -> Cluster {
     let option = |(number, name): &(usize, &str)| {
         ["--set".to_owned(), format!("storage-{number}:node.domain={name}")]
@@ -156,8 +157,7 @@ fn domains(cluster: &Cluster) -> Vec<String> {
     by_name.into_values().collect()
 }
 
-/// Creates some files. Returns the sets of servers on which they lie, each as a string of server
-/// names.
+/// Creates some files. Returns the set of servers of each file, as a string of server names.
 fn servers_of_files(cluster: &Cluster, name: &str) -> BTreeSet<String> {
     let path = |number: usize| cluster.path().join(format!("{name}-{number}"));
     let servers = |number: usize| services_of_new(cluster, &path(number));
@@ -184,8 +184,8 @@ fn files_of_two_targets_lie_in_two_failure_domains() {
     }
     cluster.stop();
 
-    // Two servers start with different domains. The others start without this option, and keep
-    // their domains.
+    // Two servers start with different domains. The other servers start without this option, and
+    // still have their old domains.
     let cluster = with_domains(scratch.path(), &[(2, "rack-2"), (3, "rack-1")]);
     assert_eq!(domains(&cluster), ["rack-1", "rack-2", "rack-1", "rack-2"]);
     let mut round = 0;
@@ -218,7 +218,7 @@ fn entry_json(arguments: &[&str], path: &Path) -> Value {
     serde_json::from_str(&entry(arguments, path).expect_success()).expect("JSON")
 }
 
-/// Runs a command that must fail without changing anything, and checks its message.
+/// Runs a command that must fail without a change of the pattern, and checks its message.
 fn refused(arguments: &[&str], path: &Path, code: &str, words: &str) {
     let before = fs::exists(path).expect("a way there").then(|| pattern_of(path));
     let failed = entry(arguments, path);
@@ -234,7 +234,7 @@ fn assert_refusal(failed: &Finished, code: &str, words: &str) {
     assert!(found == code && message.contains(words), "{}: {found}: {message}", failed.line);
 }
 
-/// Returns the value of the pattern attribute; `None` means that it is not set.
+/// Returns the value of the pattern attribute. `None` means that the attribute is not set.
 fn pattern_of(path: &Path) -> Option<String> {
     let mut bytes = [0; 4096];
     match rustix::fs::getxattr(path, PATTERN, &mut bytes) {
@@ -244,8 +244,8 @@ fn pattern_of(path: &Path) -> Option<String> {
     }
 }
 
-/// Creates a file like any program does. Returns the origin, the target count, the chunk size and
-/// the chooser of its pattern.
+/// Creates a file without an explicit pattern. Returns the origin, the target count, the chunk size
+/// and the chooser of the file's pattern.
 fn made(cluster: &Cluster, path: &Path) -> (String, u64, u64, String) {
     files::write(path, "x");
     let info = cluster.entry_info(path);
@@ -254,7 +254,7 @@ fn made(cluster: &Cluster, path: &Path) -> (String, u64, u64, String) {
     (info.origin().to_owned(), first.targets_wanted(), first.chunk_bytes(), chooser)
 }
 
-/// Returns the result that [`made`] has for these values.
+/// Returns the result of [`made`] for a pattern with these values.
 fn rule(origin: &str, count: u64, chunk_bytes: u64, chooser: &str) -> (String, u64, u64, String) {
     (origin.to_owned(), count, chunk_bytes, chooser.to_owned())
 }
@@ -263,7 +263,7 @@ fn rule(origin: &str, count: u64, chunk_bytes: u64, chooser: &str) -> (String, u
 ///
 /// Command: skep entry set.
 #[test]
-fn new_files_inherit_patterns_and_old_files_keep_theirs() {
+fn new_pattern_of_a_directory_applies_only_to_new_files() {
     let cluster = Cluster::start(Shape { storage_services: 2, ..Shape::default() });
     let directory = cluster.path().join("directory");
     files::create_dir(&directory);
@@ -285,8 +285,8 @@ fn new_files_inherit_patterns_and_old_files_keep_theirs() {
         assert_eq!(made(&cluster, &inner.join("more/file")), own);
     }
     assert_eq!(pattern_of(&directory.join("before")), Some(before));
-    // Programs can set the attribute too; the cluster's settings apply to the fields that it does
-    // not set.
+    // Programs can set the pattern attribute too. The cluster's settings apply to the fields that
+    // the attribute does not set.
     let flags = XattrFlags::empty();
     rustix::fs::setxattr(&directory, PATTERN, b"chooser=roundrobin", flags)
         .or_fail("setxattr", &directory);
@@ -302,7 +302,8 @@ fn new_files_inherit_patterns_and_old_files_keep_theirs() {
     ] {
         assert!(shown.contains(words), "{words}: {shown}");
     }
-    // The attributes are not listed, so programs that copy all attributes do not copy them.
+    // Lists of attributes leave out the pattern and the map, so that programs that copy all
+    // attributes do not copy these.
     let mut bytes = [0; 4096];
     let file = directory.join("file");
     let len = rustix::fs::getxattr(&file, "user.skep.map", &mut bytes).or_fail("getxattr", &file);
@@ -328,7 +329,7 @@ fn targets(cluster: &Cluster, path: &Path) -> Vec<u64> {
 
 /// Command: skep entry create.
 #[test]
-fn files_take_a_requested_pattern_until_first_write() {
+fn pattern_of_a_file_can_be_set_until_its_first_write() {
     let cluster = scenario();
     let path = |name: &str| cluster.path().join(name);
     entry_json(&["create", "--num-targets", "all", "--permissions", "640"], &path("wide"));
@@ -341,7 +342,8 @@ fn files_take_a_requested_pattern_until_first_write() {
     entry_json(&["create", "--targets", &ids, "--chunk-size", "64KiB"], &path("listed"));
     assert_eq!(targets(&cluster, &path("listed")), listed);
     assert_eq!(first_component(&cluster, &path("listed")).chooser(), "listed");
-    // An existing but empty file gets a different pattern, and then keeps it.
+    // An administrator can change the pattern of an existing empty file. A write does not change
+    // the pattern again.
     files::create(path("empty"));
     entry_json(&["set", "--targets", &ids], &path("empty"));
     files::write(path("empty"), vec![7; 3 << 20]);
@@ -388,7 +390,7 @@ fn as_user(program: &Path, arguments: &[&str], path: &Path) -> Finished {
 }
 
 #[test]
-fn users_set_patterns_on_own_files_within_limits() {
+fn users_can_set_patterns_of_own_files_within_limits() {
     let cluster = scenario();
     let around = cluster.path().parent().expect("a directory");
     files::set_permissions(around, fs::Permissions::from_mode(0o755));
@@ -457,7 +459,8 @@ fn bytes(len: usize, seed: u64) -> Vec<u8> {
     (0..len).map(|_| next()).collect()
 }
 
-/// Returns the number of bytes that the mount has sent and received over its connections.
+/// Returns the number of bytes that the cluster's mount has sent and received over all its
+/// connections.
 fn traffic(cluster: &Cluster) -> u64 {
     let mounts = cluster.processes("mount");
     let [mount] = &mounts[..] else { panic!("one mount, not {mounts:?}") };
@@ -472,8 +475,8 @@ fn traffic(cluster: &Cluster) -> u64 {
     words.filter_map(bytes).sum()
 }
 
-/// Copies one file over another. Returns the number of bytes that the mount sent and received
-/// meanwhile.
+/// Copies `from` over `to`. Returns the number of bytes that the mount sent and received during the
+/// copy.
 fn traffic_of_copy(cluster: &Cluster, from: &Path, to: &Path) -> u64 {
     let (source, copy) = (files::open(from), files::open_with(OpenOptions::new().write(true), to));
     let (mut at, mut place) = (0, 0);
@@ -486,7 +489,7 @@ fn traffic_of_copy(cluster: &Cluster, from: &Path, to: &Path) -> u64 {
 
 /// Semantics 2.13.
 #[test]
-fn copies_on_the_same_targets_are_made_by_storage() {
+fn storage_copies_ranges_that_have_the_same_target() {
     const LEN: usize = 64 << 20;
     let cluster = scenario();
     let path = |name: &str| cluster.path().join(name);
@@ -501,7 +504,7 @@ fn copies_on_the_same_targets_are_made_by_storage() {
     files::write(path("source"), &bytes);
     let few = traffic_of_copy(&cluster, &path("source"), &path("same"));
     assert!(few < LEN as u64 / 20, "{few} bytes went through the mount");
-    // All bytes go through the mount if no part has the same target in both files.
+    // All bytes go through the mount if no range of the copy has the same target in both files.
     let many = traffic_of_copy(&cluster, &path("source"), &path("others"));
     assert!(many >= 2 * LEN as u64, "only {many} bytes went through the mount");
     for name in ["same", "others"] {
@@ -523,7 +526,8 @@ fn progressive_files_use_more_targets_as_they_grow() {
     let elsewhere = second.path().join("progressive/file");
     let content = bytes(13 << 20, 1);
     let file = files::open_with(OpenOptions::new().create(true).truncate(true).write(true), &path);
-    // Writes across the borders of components, out of order, and with a hole between them.
+    // Write across the borders of components, out of order, and with a hole between the written
+    // ranges.
     for (start, end) in
         [(5 << 20, 13 << 20), (900_000, 1_200_000), (0, 900_000), (4_000_000, 5 << 20)]
     {
@@ -555,8 +559,8 @@ fn progressive_files_use_more_targets_as_they_grow() {
     assert_eq!(per_component.values().map(BTreeSet::len).collect::<Vec<_>>(), [1, 2, 8]);
     assert_eq!(pieces[0]["length"], 64 << 10);
 
-    // The file is truncated within the second component and extended again. The old bytes must not
-    // reappear.
+    // Truncate the file within the second component, and extend it again. The truncated bytes must
+    // not reappear.
     files::set_len(&file, 2_000_000);
     files::set_len(&file, 6 << 20);
     files::write_all_at(&file, b"end", (6 << 20) - 3);
@@ -566,7 +570,7 @@ fn progressive_files_use_more_targets_as_they_grow() {
     expected[len - 3..].copy_from_slice(b"end");
     is_seen("what was cut", &expected);
     drop(file);
-    // A small file lies on one target.
+    // A small file has a chunk file on one target only.
     let count = || cluster.chunk_files().len();
     let before = count();
     files::write(directory.join("small"), bytes(300_000, 2));
@@ -579,7 +583,7 @@ fn progressive_files_use_more_targets_as_they_grow() {
 }
 
 #[test]
-fn mount_with_job_patterns_honours_their_environment() {
+fn mount_with_job_patterns_uses_the_environment_of_programs() {
     let cluster = scenario();
     let scratch = Scratch::new();
     let mount_point = scratch.join("jobs");

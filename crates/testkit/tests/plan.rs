@@ -1,4 +1,4 @@
-//! `skep plan` from outside: proposals, predictions, comparisons and refusals, with their JSON.
+//! The command `skep plan`: its proposals, predictions, comparisons and refusals, with their JSON.
 
 use serde_json::Value;
 use skep_testkit::program::{Finished, finish};
@@ -33,7 +33,7 @@ const SYSTEM: [&str; 6] = ["--server", "i2.8xlarge", "--servers", "2", "--client
 
 /// Command: skep plan propose.
 #[test]
-fn proposals_have_cost_and_rates_and_write_pages() {
+fn plan_propose_prints_cost_and_rates_and_writes_pages() {
     let scratch = Scratch::new();
     let at = scratch.path();
     let needs =
@@ -65,7 +65,7 @@ fn proposals_have_cost_and_rates_and_write_pages() {
 
 /// Command: skep plan predict, skep plan explain.
 #[test]
-fn predictions_follow_a_catalogue_file_and_a_benchmark() {
+fn plan_predict_uses_a_catalogue_file_and_a_benchmark() {
     let scratch = Scratch::new();
     let at = scratch.path();
     let rates = |more: &[&str]| {
@@ -85,7 +85,7 @@ fn predictions_follow_a_catalogue_file_and_a_benchmark() {
     let of = |file| [&["predict", "--catalogue", file], &SYSTEM[..]].concat();
     refused(at, &of("holes.toml"), "holes.toml");
     refused(at, &of("absent.toml"), "cannot read absent.toml");
-    // A much slower measured system makes predictions slower.
+    // A benchmark of a much slower system makes the predicted rates lower.
     let result = "{\"plan\":{\"transfer_bytes\":1048576,\"file_per_process\":true},\"processes\":64,\
                   \"is_valid\":true,\"phases\":[{\"phase\":\"write\",\"bandwidth_mib_per_s\":900.0,\
                   \"operations_per_s\":900.0,\"hosts\":[{\"name\":\"a\"}]}]}";
@@ -121,7 +121,7 @@ fn published_tables_are_predicted_within_the_promised_errors() {
     std::fs::write(at.join("own.toml"), own).expect("written");
     run(at, &["catalogue", "--catalogue", "own.toml"]).expect_success();
     refused(at, &["catalogue", "--print-file", "x"], "azure.toml");
-    // A user's table, described like the built-in ones.
+    // Compare with a user's table, which has the form of the built-in tables.
     let tables = run(at, &["compare", "--print-tables"]).expect_success();
     let first = tables.split("\n\n").nth(1).expect("a table");
     std::fs::write(at.join("tables.toml"), first).expect("written");

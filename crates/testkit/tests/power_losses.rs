@@ -1,12 +1,12 @@
-//! Power losses. The data directories lie on a disk whose contents the test copies during the run.
-//! A cluster that is started on the copy must have everything that `metadata.sync` and `fsync`
-//! guarantee.
+//! Power losses. The data directories are on a disk whose contents the test copies during the run.
+//! A cluster that starts on the copy must have all data and operations that `metadata.sync` and
+//! `fsync` guarantee.
 //!
 //! Ten power losses hit a workload, half of them under `metadata.sync = interval` (10 ms), half
 //! under `always`. After each power loss, the workload continues on the restored disk. The test
-//! prints the seed; `SKEP_TEST_SEED` repeats the order of operations (not their timing). Other
-//! tests sync files in each possible way before the power loss, or let only one service lose its
-//! power while the mount keeps running.
+//! prints its seed. With this seed in `SKEP_TEST_SEED`, a run repeats the order of operations (not
+//! their timing). Other tests sync files in each possible way before the power loss, or let only
+//! one service lose its power while the mount continues to run.
 
 use rustix::fs::OFlags;
 use rustix::process::Signal;
@@ -25,10 +25,10 @@ use std::time::{Duration, Instant};
 /// Number of power losses under each setting of `metadata.sync`.
 const POWER_LOSSES: usize = 5;
 const WORKERS: u64 = 4;
-/// Maximum number of operations between two power losses.
+/// Maximum number of operations of the workload between two power losses.
 const BETWEEN: usize = 1500;
 const DISK_BYTES: u64 = 4 << 30;
-/// Writes and syncs a small file repeatedly. Returns the start and end of each sync.
+/// Writes and syncs a small file until `stop` is set. Returns the start and end of each sync.
 fn syncs(directory: &Path, stop: &AtomicBool) -> Vec<(Instant, Instant)> {
     let file = files::create(directory.join("probe"));
     let mut done = Vec::new();
@@ -42,7 +42,8 @@ fn syncs(directory: &Path, stop: &AtomicBool) -> Vec<(Instant, Instant)> {
     done
 }
 
-/// Copies the disk while the workload runs. Then kills all processes, and restores the copy.
+/// Copies the disk while the workload runs. Then kills all processes of the cluster, and restores
+/// the copy.
 fn lose_power_under_load(
     cluster: &Cluster,
     disk: &mut Disk,
@@ -75,7 +76,7 @@ fn lose_power_under_load(
         }
         let before = probe.join().expect("no panic").into_iter().filter(|it| it.0 < begun);
         let slowest = before.map(|it| it.1.min(begun) - it.0).max().unwrap_or_default();
-        // A slow disk gets additional time: twice the duration of its slowest sync.
+        // On a slow disk, allow additional time: twice the duration of the slowest sync.
         let late = if late.is_zero() { late } else { late + 2 * slowest };
         println!("    the slowest sync took {slowest:?}");
         (copy, Crash::of_power(begun, ended, late))
@@ -115,34 +116,33 @@ fn power_losses(sync: &str, late: Duration, transport: Transport) {
     cluster.stop_except(&["orphan"]);
 }
 
-/// Every acknowledged operation is on the disk 10 ms later. The simulator checks exactly this
-/// limit. Here a busy machine may wake the syncing thread late, so the test allows 40 ms more. On a
-/// slow disk it also allows twice the duration of the slowest sync, which it measures.
-/// Semantics 3.2 and 3.3.
+/// Every acknowledged operation is on the disk 10 ms after its acknowledgement. The simulator
+/// checks exactly this limit. A busy machine may wake the syncing thread late, so this test allows
+/// 40 ms more. It also allows twice the duration of the slowest sync that it measures. Semantics
+/// 3.2 and 3.3.
 #[test]
-fn power_loss_keeps_synced_data_with_periodic_metadata_sync() {
+fn synced_data_survives_power_loss_with_periodic_metadata_sync() {
     power_losses("interval", Duration::from_millis(50), Transport::Uring);
 }
 
-/// Every acknowledged operation is on the disk.
-/// Semantics 3.2 and 3.3.
+/// Every acknowledged operation is already on the disk. Semantics 3.2 and 3.3.
 #[test]
-fn power_loss_keeps_all_changes_with_always_synced_metadata() {
+fn all_changes_survive_power_loss_with_always_synced_metadata() {
     power_losses("always", Duration::ZERO, Transport::Device);
 }
 
-/// The ways in which a program syncs its writes.
+/// The ways in which a program can sync its writes.
 #[derive(Debug, Clone, Copy)]
 enum Way {
     Fsync,
     Fdatasync,
-    /// The kernel syncs each write: the file is open with `O_SYNC`.
+    /// The kernel syncs each write, because the file is open with `O_SYNC`.
     Sync,
     Dsync,
     Msync,
 }
 
-/// Copies a file into a mapping of another file, and syncs the mapping.
+/// A program that copies a file into a mapping of another file, and syncs the mapping.
 const MAPS: &str = "
 import mmap, os, sys
 path, start, source = sys.argv[1], int(sys.argv[2]), sys.argv[3]
@@ -160,8 +160,8 @@ os._exit(0)
 impl Way {
     const ALL: [Self; 5] = [Self::Fsync, Self::Fdatasync, Self::Sync, Self::Dsync, Self::Msync];
 
-    /// Writes and syncs `bytes`, and creates the file if necessary. Returns the open file: the sync
-    /// alone must make the data durable, not `close`.
+    /// Writes and syncs `bytes`, and creates the file if necessary. Returns the open file, because
+    /// the sync alone must make the data durable, not a later `close`.
     fn write(self, path: &Path, start: usize, bytes: &[u8], scratch: &Scratch) -> Option<File> {
         let flags = match self {
             Self::Fsync | Self::Fdatasync => OFlags::empty(),
@@ -190,7 +190,7 @@ impl Way {
     }
 }
 
-/// Semantics 3.3: each kind of sync makes data durable, both in new files and in files that the
+/// Semantics 3.3: each way to sync makes data durable, both in new files and in files that the
 /// writes extend.
 #[test]
 fn synced_bytes_survive_a_power_loss_for_each_way_to_sync() {
@@ -251,13 +251,15 @@ fn with_service_on(disk: &Path, name: &str) -> Cluster {
     finish(Command::new("cp").arg("-a").arg(&service).arg(disk), PATIENCE).expect_success();
     files::remove_dir_all(&service);
     files::symlink(disk.join(name), &service);
-    // A power loss may come before a target has synced anything, so sync the copied data.
+    // Sync the copied data, because the test may copy the disk before the service has synced any of
+    // it.
     files::syncfs(disk);
     cluster.up().expect_success();
     cluster
 }
 
-/// Kills one service, restores the copy of its disk, and lets the supervisor restart the service.
+/// Kills the service `role`, restores the copy of its disk, and lets the supervisor restart the
+/// service.
 fn lose_power(cluster: &Cluster, role: &str, disk: &mut Disk, copy: u32) {
     let supervisor = cluster.processes("up").remove(0);
     supervisor.signal(Signal::STOP);
@@ -266,8 +268,8 @@ fn lose_power(cluster: &Cluster, role: &str, disk: &mut Disk, copy: u32) {
     supervisor.signal(Signal::CONT);
 }
 
-/// Semantics 3.3 and 3.5: only a metadata host loses its power, while the mount keeps running.
-/// Reported sizes that metadata had not synced are lost.
+/// Semantics 3.3 and 3.5: only a metadata host loses its power, while the mount continues to run.
+/// Reported file sizes that metadata had not synced are lost.
 #[test]
 fn sync_reports_lost_sizes_again_after_metadata_power_loss() {
     let scratch = Scratch::new();
@@ -291,7 +293,7 @@ fn sync_reports_lost_sizes_again_after_metadata_power_loss() {
         }
         let copy = disk.freeze_copy();
         files::write_all_at(&longer, &more, 1 << 20);
-        // Each close reports the size to metadata.
+        // Each close reports the file's size to metadata.
         drop(open(names[0]));
         files::set_len(&truncated, 100);
         lose_power(&cluster, "metadata", &mut disk, copy);
@@ -315,9 +317,9 @@ fn sync_reports_lost_sizes_again_after_metadata_power_loss() {
     cluster.stop_except(&["orphan"]);
 }
 
-/// Semantics 3.5: only the storage host loses its power, while the mount keeps running.
+/// Semantics 3.5: only the storage host loses its power, while the mount continues to run.
 #[test]
-fn unsynced_writer_gets_one_error_after_storage_power_loss() {
+fn unsynced_write_gets_one_error_after_a_storage_power_loss() {
     let scratch = Scratch::new();
     let mut disk = Disk::new(&scratch, DISK_BYTES);
     let mut cluster = with_service_on(disk.path(), "storage-1");
@@ -350,7 +352,7 @@ fn unsynced_writer_gets_one_error_after_storage_power_loss() {
                 .unwrap_or_else(|error| panic!("a second sync reports the error again: {error}"));
         }
         untouched.sync_all().expect("its data was synced");
-        // Data that is written and synced again survives.
+        // After the program has written and synced the lost data again, the data survives.
         files::write_all_at(&hit, &lost, 1 << 20);
         files::sync_all(&hit);
         drop((untouched, hit, second));
@@ -366,8 +368,8 @@ fn unsynced_writer_gets_one_error_after_storage_power_loss() {
 }
 
 /// Semantics 2.7, 3.2: only a metadata host loses its power, just after a truncation was
-/// acknowledged and before the log would be synced by its timer. The file is long and complete, or
-/// short: bytes that were synced are never zeros.
+/// acknowledged and before the timer syncs the log. Afterwards the file is long and complete, or
+/// short. Bytes that a program had synced are never zeros.
 #[test]
 fn metadata_power_loss_after_a_truncation_leaves_no_zeros() {
     let scratch = Scratch::new();
@@ -379,7 +381,7 @@ fn metadata_power_loss_after_a_truncation_leaves_no_zeros() {
         let file = files::create(&path);
         files::write_all_at(&file, &content, 0);
         files::sync_all(&file);
-        // In odd rounds `open` truncates, and a short write follows.
+        // In odd rounds, `open` truncates the file, and a short write follows.
         if round % 2 == 0 {
             files::set_len(&file, 100);
         } else {
@@ -399,7 +401,7 @@ fn metadata_power_loss_after_a_truncation_leaves_no_zeros() {
 }
 
 /// Semantics 2.6, 3.3 and 3.5: only the storage host loses its power. A truncation before an
-/// `fsync` is durable, and one without `fsync` is an error of the next `fsync`.
+/// `fsync` is durable. If a truncation without an `fsync` is lost, the next `fsync` fails.
 #[test]
 fn fsync_makes_truncations_durable_at_storage() {
     let scratch = Scratch::new();
@@ -429,16 +431,16 @@ fn fsync_makes_truncations_durable_at_storage() {
     cluster.stop_except(&["orphan"]);
 }
 
-/// Semantics 4.9: a metadata host loses its power and with it an open that it had acknowledged. The
-/// mount opens the file again before another mount removes its name.
+/// Semantics 4.9: a metadata host loses its power, and with it the record of an acknowledged open.
+/// The mount opens the file again before another mount unlinks the file.
 #[test]
-fn open_that_a_metadata_power_loss_reverted_is_restored() {
+fn mount_restores_an_open_that_a_metadata_power_loss_lost() {
     let scratch = Scratch::new();
     let mut disk = Disk::new(&scratch, DISK_BYTES);
     let mut cluster = with_service_on(disk.path(), "metadata-1");
     let other = cluster.mount(Transport::Device);
     let content = Random::new(5).bytes(300_000);
-    // The mount that reads has no page of the file in its cache.
+    // Write on the other mount, so that the reading mount has no cached page of the file.
     let there = other.path().join("a");
     let file = files::create(&there);
     files::write_all_at(&file, &content, 0);

@@ -1,7 +1,7 @@
 //! Ordinary programs on a mount. Their results must equal the results on the local file system.
 //!
-//! The tests run on a mount over each transport. They need no network, because they create all
-//! sources and repositories themselves.
+//! The tests run on a mount over each transport. They need no network, because the tests create all
+//! sources and repositories.
 
 use skep_testkit::files;
 use skep_testkit::program::{run, run_in};
@@ -11,7 +11,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// The directories of a test: an empty directory of a mount, and one of the local file system.
+/// The directories of a test: an empty directory of a mount, and an empty directory of the local
+/// file system.
 struct Places {
     mount: PathBuf,
     local: PathBuf,
@@ -39,7 +40,8 @@ const CASES: &[Case<Places>] = skep_testkit::cases![programs:
     compressors_restore_the_same_bytes,
 ];
 
-/// Writes a C program of many files, with headers that all files include, and packs it.
+/// Writes a C program of many files, with headers that all files include, and packs it into an
+/// archive.
 fn c_project(directory: &Path) -> PathBuf {
     let project = directory.join("project");
     files::create_dir_all(project.join("include"));
@@ -77,7 +79,7 @@ fn untarred_sources_build(places: &Places) {
         run_in(&project, "make", ["-j4"]);
         let result = run(project.join("build/program").to_str().expect("ASCII"), [""; 0]);
         files::write(place.join("result"), result);
-        // No source is newer than its object file.
+        // `make` must find no source that is newer than its object file.
         assert!(run_in(&project, "make", [""; 0]).contains("up to date"));
     });
     run_in(&places.mount.join("project"), "make", ["clean"]);
@@ -115,7 +117,7 @@ fn git_clone_passes_fsck(places: &Places) {
     for name in ["d0", "d1", "d2", "d3", "d4"] {
         tree::assert_same(&places.local.join("clone").join(name), &clone.join(name), false);
     }
-    // Typical work in the clone.
+    // Do typical work in the clone.
     git(&clone, &["checkout", "--quiet", "-b", "branch", "HEAD~7"]);
     files::write(clone.join("new"), "text");
     git(&clone, &["add", "--all"]);
@@ -161,7 +163,7 @@ fn rsync_copies_a_tree_in_both_directions(places: &Places) {
     tree::assert_same(&source, &there, true);
     rsync(&there, &back, &[]);
     tree::assert_same(&source, &back, true);
-    // The second run has nothing to do.
+    // A second run finds no difference.
     let left = rsync(&source, &there, &["--itemize-changes", "--dry-run"]);
     assert_eq!(left, "");
     files::remove_dir_all(source.join("d1"));
@@ -206,7 +208,7 @@ fn find_and_du_report_all_files(places: &Places) {
     same("find", &[".", "-name", "file*", "-links", "2", "-printf", "%p %s %m %n %T@\n"]);
     same("find", &[".", "-type", "l", "-printf", "%p %l\n"]);
     same("find", &[".", "-newermt", "2001-09-09 01:48:00 UTC", "-type", "f"]);
-    // Only files: each file system has its own lengths of directories.
+    // Compare only files, because the lengths of directories differ between file systems.
     let files = "find . -type f -links 1 -print0 | du --files0-from=- --bytes";
     same("sh", &["-c", files]);
     same("sh", &["-c", "ls -lR --time-style=full-iso | grep '^-'"]);
@@ -221,8 +223,8 @@ fn find_and_du_report_all_files(places: &Places) {
     assert!(kilobytes * 1024 >= bytes, "du reports {kilobytes} KiB, the files have {bytes} bytes");
 }
 
-/// Saves like an editor: writes a new file, syncs it, and renames it over the old one, while a
-/// reader is active.
+/// Saves a document like an editor: writes a new file, syncs it, and renames it over the old file.
+/// A reader reads the document meanwhile.
 fn editors_save_by_renaming(places: &Places) {
     let path = places.mount.join("document");
     let text = |version: u32| format!("version {version}\n").repeat(2000);

@@ -1,9 +1,9 @@
-//! The cost of system calls in requests: the kernel sends requests to the mount, and the mount
+//! The cost of system calls in requests. The kernel sends requests to the mount, and the mount
 //! sends requests to the servers.
 //!
-//! The figures are the operation counters on the pages with metrics. A change that adds a request
-//! to one of these system calls fails here. A change that saves one lowers the expected number, and
-//! the table in docs/benchmarks.md.
+//! The tests read the operation counters on the metrics pages. They fail if a change of Skep adds a
+//! request to one of these system calls. A change that saves a request must also lower the expected
+//! number here and in the table in docs/benchmarks.md.
 //!
 //! The mount caches names and attributes for an hour, so that no expiry adds a request while the
 //! host is busy.
@@ -20,14 +20,14 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How often each system call is repeated.
+/// Number of repetitions of each system call.
 const CALLS: usize = 40;
-/// Length of a small file.
+/// Length of a small file in bytes.
 const LEN: usize = 3901;
-/// How long the counters may take to show the last request.
+/// Time limit until the counters include the last request.
 const COUNTER_PATIENCE: Duration = Duration::from_secs(5);
-/// Requests that no system call waits for: the mount and the services send them at their own times,
-/// many in one message.
+/// Requests for which no system call waits. The mount and the services send them later, several in
+/// one message.
 const BACKGROUND: [&str; 8] = [
     "acknowledge_notifications",
     "close_many",
@@ -42,13 +42,13 @@ const BACKGROUND: [&str; 8] = [
 /// The number of requests by kind.
 type Requests = BTreeMap<String, u64>;
 
-/// A cluster, and the mount whose requests are counted.
+/// A cluster, and the mount whose requests a test counts.
 struct Counted {
     cluster: Cluster,
     mount: Mounted,
 }
 
-/// Requests the page with metrics, and returns the number of operations by kind.
+/// Requests the metrics page of a service or mount, and returns the number of operations by kind.
 fn operations(mut stream: impl Read + Write, service: &str) -> Requests {
     stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").expect("the request is sent");
     let mut page = String::new();
@@ -99,10 +99,10 @@ impl Counted {
         all
     }
 
-    /// Runs `call` [`CALLS`] times, and checks the average number of requests of one call, rounded.
-    /// The first call may find something cached that the others do not find, and the mount sends
-    /// some reports at times of its own. `expected` lists the requests: `mount.lookup
-    /// metadata.lookup` means one of each.
+    /// Runs `call` [`CALLS`] times, and compares the rounded average number of requests of one call
+    /// with `expected`. Single calls may differ, because the first call may use cached attributes,
+    /// and the mount sends some reports later. `expected` lists the requests. For example,
+    /// `mount.lookup metadata.lookup` means one request of each kind.
     #[track_caller]
     fn check(&self, what: &str, expected: &str, mut call: impl FnMut(usize)) {
         let mut wanted = Requests::new();
@@ -142,8 +142,8 @@ fn open(path: &Path, flags: OFlags) -> File {
     files::open_with(OpenOptions::new().read(true).write(true).custom_flags(flags), path)
 }
 
-/// Calls `stat(2)`. `std::fs::metadata` also asks for the time of creation, for which the kernel
-/// needs a request of its own.
+/// Calls `stat(2)`. `std::fs::metadata` also requests the time of creation, for which the kernel
+/// sends an additional request.
 fn stat(path: &Path) {
     rustix::fs::stat(path).or_fail("stat", path);
 }
@@ -155,7 +155,7 @@ fn read(path: &Path) {
 }
 
 #[test]
-fn changing_names_costs_few_requests() {
+fn changes_of_names_cost_the_expected_requests() {
     let counted = Counted::new();
     let at = counted.directory("files");
     let new = |number: usize| at.join(format!("new-{number}"));
@@ -211,7 +211,7 @@ fn changing_names_costs_few_requests() {
 }
 
 #[test]
-fn reading_small_files_costs_few_requests() {
+fn reads_of_small_files_cost_the_expected_requests() {
     let counted = Counted::new();
     let at = counted.cluster.path().join("files");
     files::create_dir(&at);
@@ -227,7 +227,7 @@ fn reading_small_files_costs_few_requests() {
     counted.check("read again", "mount.open metadata.open mount.release", |number| {
         read(&name(&at, number));
     });
-    // The kernel drops the access time when it reads.
+    // The kernel drops the cached access time when a program reads.
     counted.check("stat after read", "mount.get_attr metadata.get_attributes", |number| {
         stat(&name(&at, number));
     });
@@ -235,7 +235,7 @@ fn reading_small_files_costs_few_requests() {
 }
 
 #[test]
-fn writing_and_syncing_costs_few_requests() {
+fn writes_and_syncs_cost_the_expected_requests() {
     let counted = Counted::new();
     let at = counted.directory("files");
     let path = at.join("file");
@@ -273,7 +273,8 @@ fn writing_and_syncing_costs_few_requests() {
 fn stream_costs_one_request_per_mib_on_each_target() {
     let counted = Counted::new();
     let at = counted.directory("files");
-    // The first 4 MiB of a file are on one target, the others in chunks of 512 KiB on both.
+    // The first 4 MiB of a file are on one target. The following bytes are in chunks of 512 KiB on
+    // both targets.
     let (mib, narrow) = (1 << 20, 4 << 20);
     let data = vec![6; mib];
     let file = files::create_new(at.join("narrow"));

@@ -1,4 +1,4 @@
-//! A metadata target whose directory an administrator has put back from a copy.
+//! A metadata target whose directory an administrator has restored from a copy.
 
 use skep_testkit::cluster::skep;
 use skep_testkit::{Cluster, PATIENCE, Shape, files, schema, wait_for};
@@ -14,7 +14,7 @@ fn copy(from: &Path, to: &Path) {
 /// Semantics 1.8.
 /// Command: skep target restored.
 #[test]
-fn metadata_target_from_a_copy_assigns_no_inode_number_again() {
+fn restored_metadata_target_assigns_no_inode_number_again() {
     let cluster = Cluster::start(Shape::small());
     files::write(cluster.path().join("before"), "before");
     cluster.stop();
@@ -50,6 +50,6 @@ fn metadata_target_from_a_copy_assigns_no_inode_number_again() {
     let storage = cluster.data().join("storage-1").display().to_string();
     let refused = skep(["target", "restored", &storage]).expect_failure();
     assert!(refused.contains("is not the directory of a metadata target"), "{refused}");
-    // The copy does not have the file `lost`, whose chunk files are still there.
+    // The copied metadata has no file `lost`, but the chunk files of this file still exist.
     cluster.stop_except(&["orphan"]);
 }

@@ -1,5 +1,6 @@
-//! The way of a storage server out of a cluster: its targets are closed to new files, emptied, and
-//! removed, and then the server itself. Each step that would lose data is refused.
+//! The removal of a storage server from a cluster. The administrator closes its targets to new
+//! files, empties the targets, and removes them and then the server. Skep refuses each step that
+//! would lose data.
 
 use rustix::process::Signal;
 use skep_testkit::cluster::skep;
@@ -8,7 +9,7 @@ use skep_testkit::{Cluster, PATIENCE, Shape, files, wait_for};
 use std::path::Path;
 use std::process::Command;
 
-/// Runs a command that must be refused. Returns its message.
+/// Runs a command that must fail. Returns its message.
 fn refusal(cluster: &Cluster, arguments: &[&str]) -> String {
     cluster.try_skep(arguments).expect_failure()
 }
@@ -22,7 +23,7 @@ fn create_wide(path: &Path) {
 /// Command: skep target set-state, skep target files, skep target remove, skep node remove.
 /// Command: skep node rename.
 #[test]
-fn a_storage_server_is_emptied_and_removed() {
+fn storage_server_can_be_removed_after_its_files() {
     let shape = Shape { storage_services: 2, targets_per_service: 2, ..Shape::small() };
     let cluster = Cluster::start(shape);
     cluster.skep(&["config", "set", "heartbeat", "500ms"]);
@@ -41,7 +42,7 @@ fn a_storage_server_is_emptied_and_removed() {
         files::write(path, new.repeat(100_000));
     }
 
-    // A target that is open to new files stays, and so does its server.
+    // A target that is open to new files cannot be removed, and neither can its server.
     let refused = refusal(&cluster, &["target", "remove", &old[0]]);
     assert!(refused.contains("is open to new files"), "{refused}");
     let refused = refusal(&cluster, &["node", "remove", node]);
@@ -52,7 +53,8 @@ fn a_storage_server_is_emptied_and_removed() {
     assert!(cluster.skep(&["target", "list"]).contains(" Closed "));
     assert!(cluster.skep(&["health", "check"]).contains("The cluster is healthy."));
 
-    // New files avoid closed targets. Files on them are served, and keep them in the cluster.
+    // New files avoid closed targets. The targets still serve their files, and cannot be removed
+    // while they have files.
     let listed = |id: &str| cluster.skep_list(&["target", "files", id, "--paths"]);
     let before = listed(&old[0]);
     assert_eq!(before.len(), paths.len(), "{before:?}");
@@ -70,7 +72,7 @@ fn a_storage_server_is_emptied_and_removed() {
     let refused = refusal(&cluster, &["target", "remove", &old[0]]);
     assert!(refused.contains("files lie on it"), "{refused}");
 
-    // Do what the message recommends: it empties the targets.
+    // Empty the targets in the way that the message recommends.
     for path in paths.iter().chain([&late]) {
         let new = path.with_extension("new");
         run("cp", [path, &new].map(|it| it.display().to_string()));

@@ -1,4 +1,4 @@
-//! A cluster whose services are started one by one, as by a service manager.
+//! A cluster whose services a test starts one by one, as a service manager does.
 
 use rustix::process::{Pid, Signal, kill_process};
 use skep_testkit::files;
@@ -16,7 +16,7 @@ use std::time::Duration;
 /// Environment variable that replaces the system's directory for the logs of background mounts.
 const LOGS_VARIABLE: &str = "LOGS_DIRECTORY";
 
-/// A service, and the socket on which it notifies its manager.
+/// A service, and the socket on which the service notifies its service manager.
 struct Service {
     child: Child,
     socket: UnixDatagram,
@@ -111,7 +111,7 @@ fn mount_by_token(scratch: &Scratch, mut command: Command, name: &str) {
     finish(command.arg(scratch.directory(name)), PATIENCE).expect_success();
 }
 
-/// Writes to a file until a write fails, and prints the error.
+/// A program that writes to a file until a write fails, and prints the error.
 const WRITER: &str = r#"
 import errno, os, sys
 file = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT, 0o644)
@@ -128,7 +128,7 @@ except OSError as error:
 
 /// Semantics 3.8, for a client whose network was disconnected.
 #[test]
-fn client_disconnected_past_its_lease_overwrites_nothing() {
+fn client_disconnected_past_its_lease_overwrites_no_newer_bytes() {
     let scratch = Scratch::new();
     let host = Host::new();
     let (services, token) = start_all(&scratch, &host.our_address);
@@ -159,7 +159,7 @@ fn client_disconnected_past_its_lease_overwrites_nothing() {
     for name in ["near/file", "far/file"] {
         assert!(files::read(scratch.join(name)) == [b'B'; 4096], "{name}");
     }
-    // The mount has recovered on its own.
+    // The mount serves files again without help.
     files::write(scratch.join("far/new"), "new");
     assert_eq!(files::read(scratch.join("near/new")), b"new");
     for name in ["far", "near"] {
@@ -168,13 +168,13 @@ fn client_disconnected_past_its_lease_overwrites_nothing() {
     services.into_iter().rev().for_each(Service::end);
 }
 
-/// Maximum time of `df` and `umount` if the network drops all replies.
+/// Time limit for `df` and `umount` if the network drops all replies.
 const SILENT_PATIENCE: Duration = Duration::from_secs(20);
 
 /// The network silently drops all packets to the servers.
 /// Semantics 4.10.
 #[test]
-fn mounts_of_a_disconnected_host_end() {
+fn mounts_of_a_disconnected_host_can_be_ended() {
     let scratch = Scratch::new();
     let host = Host::new();
     let (services, token) = start_all(&scratch, &host.our_address);

@@ -1,5 +1,5 @@
-//! Runs `docs/operations/several-hosts.md` as it is written: a cluster over several hosts, each
-//! with a network and a root directory of its own. A newcomer types the same commands.
+//! Runs the commands in `docs/operations/several-hosts.md` as they are written. They create a
+//! cluster on several hosts. In the test, each host has a separate network and root directory.
 
 use skep_testkit::page::{Block, PageHost, PageNetwork, blocks};
 use skep_testkit::{PATIENCE, files, wait_for};
@@ -13,7 +13,7 @@ fn has(host: &PageHost, path: &str) -> bool {
     host.run(&format!("test -e {path}")).status.success()
 }
 
-/// Waits until the service that a background block has started serves, according to its log.
+/// Waits until the service that a background block has started logs that it serves.
 fn await_service(host: &PageHost) {
     wait_for("the service serves", PATIENCE, || {
         files::read_to_string(host.log()).contains(" serves ").then_some(())
@@ -24,7 +24,7 @@ fn run_block(block: &Block, hosts: &mut [PageHost]) {
     for name in &block.hosts {
         let index = hosts.iter().position(|host| host.name() == name.as_str());
         let index = index.unwrap_or_else(|| panic!("the page has an unknown host {name}"));
-        // The page asks its reader to copy the tokens to all other hosts.
+        // Copy the tokens to all other hosts, as the page asks its reader to do.
         for token in [TOKEN, NEW_TOKEN] {
             if index > 0 && !has(&hosts[index], token) && has(&hosts[0], token) {
                 hosts[index].copy_from(&hosts[0], Path::new(token));
@@ -45,7 +45,7 @@ fn run_block(block: &Block, hosts: &mut [PageHost]) {
 }
 
 #[test]
-fn every_command_of_the_setup_page_succeeds_at_once() {
+fn every_command_of_the_setup_page_succeeds() {
     let network = PageNetwork::new();
     let mut hosts: Vec<_> = [
         ("management", "10.0.0.1/24"),
@@ -74,7 +74,7 @@ fn every_command_of_the_setup_page_succeeds_at_once() {
 
 /// Command: skep management.
 #[test]
-fn management_never_advertises_loopback_unless_asked() {
+fn management_advertises_loopback_only_on_request() {
     let network = PageNetwork::new();
     let host = network.host("m", "10.0.0.1/24");
     let init = |directory: &str, more: &str| {
@@ -82,13 +82,13 @@ fn management_never_advertises_loopback_unless_asked() {
     };
     let one = init("one", "").expect_success();
     assert!(one.contains("management at 10.0.0.1:7400"), "{one}");
-    // With two networks and no default route, there is no obvious choice.
+    // With two networks and no default route, management cannot choose an address.
     host.run("ip addr add 10.1.0.1/24 dev eth0").expect_success();
     let several = init("several", "").expect_failure();
     for words in ["10.0.0.1 (eth0)", "10.1.0.1 (eth0)", "--advertise"] {
         assert!(several.contains(words), "{several}");
     }
-    // The refused attempt leaves nothing that the next one would refuse.
+    // The failed attempt leaves no files because of which the next attempt would fail.
     let both = "--advertise management.example --advertise 10.1.0.1";
     let both = init("several", both).expect_success();
     assert!(both.contains("management.example:7400, 10.1.0.1:7400"), "{both}");
@@ -106,8 +106,8 @@ fn management_never_advertises_loopback_unless_asked() {
     assert!(v6.contains("management at [2001:db8::1]:7400"), "{v6}");
 }
 
-/// A client that connects to a storage service instead of management, and a mount of an unformatted
-/// cluster, fail at once with the reason.
+/// A client that connects to a storage service instead of management fails at once with the reason.
+/// So does a mount of an unformatted cluster.
 #[test]
 fn errors_name_wrong_addresses_and_unformatted_clusters() {
     let network = PageNetwork::new();
@@ -126,14 +126,14 @@ fn errors_name_wrong_addresses_and_unformatted_clusters() {
     let unformatted = host.run("skep mount --cluster 10.0.0.1 --retry 3 /mnt").expect_failure();
     assert!(unformatted.contains("skep: cannot mount yet"), "{unformatted}");
     assert!(unformatted.contains("`skep cluster format`"), "{unformatted}");
-    // It asks again without a new registration each time.
+    // The waiting mount retries, and must not register a new client at each retry.
     let clients = host.run("skep node list").expect_success();
     assert_eq!(clients.matches("client").count(), 0, "{clients}");
     host.run("skep cluster format").expect_failure();
     host.stop();
 }
 
-/// Starts management on a host, and writes the token for the services there.
+/// Starts management on a host, and writes the token for the services on this host.
 fn start_management(host: &mut PageHost) {
     host.run("skep management --init --directory /srv/m").expect_success();
     host.start("skep management --directory /srv/m");
@@ -158,7 +158,8 @@ fn start_cluster(host: &mut PageHost) {
 const METADATA: &str = "skep metadata --directory /srv/meta --target /nvme0/skep";
 const STORAGE: &str = "skep storage --directory /srv/storage --target /disk1/skep";
 
-/// The log of a mount names the group that does not answer, and has a line when it answers again.
+/// The log of a mount names a group that does not reply, and has a line when the group replies
+/// again.
 #[test]
 fn mount_logs_the_loss_and_return_of_a_group() {
     let network = PageNetwork::new();
@@ -195,7 +196,7 @@ fn mount_logs_the_loss_and_return_of_a_group() {
     storage.stop();
 }
 
-/// Management continues by itself when its full disk has free space again.
+/// Management continues without a restart when its full disk has free space again.
 #[test]
 fn management_recovers_from_a_full_disk() {
     let network = PageNetwork::new();
@@ -203,11 +204,11 @@ fn management_recovers_from_a_full_disk() {
     let file = host.run("mkdir -p /srv/m; mount -t tmpfs -o size=24m none /srv/m");
     file.expect_success();
     start_management(&mut host);
-    // The log has reserved space, so a full disk does not stop management at once.
+    // The command log has preallocated space, so a full disk does not stop management at once.
     host.run("dd if=/dev/zero of=/srv/m/filler bs=4k || true").expect_success();
     host.run("skep config set lease 60s").expect_success();
     host.stop();
-    // A copy has no reserved space.
+    // A copy of the log has no preallocated space.
     let copy = "cd /srv/m; rm filler; cp raft-log new; mv new raft-log; \
                 dd if=/dev/zero of=filler bs=4k || true";
     host.run(copy).expect_success();
@@ -246,7 +247,7 @@ fn commands_find_the_cluster_and_services_use_a_new_token() {
     );
     works("mkdir -p /mnt/a; skep mount --cluster work /mnt/a; findmnt -t fuse.skep work");
     works("echo x > /mnt/a/file; rm /etc/skep/client.toml; mv /srv/token /srv/away");
-    // The layout of a file needs no token: the mount answers.
+    // A query of a file's layout needs no token, because the mount serves it.
     let info = works("skep entry info /mnt/a/file");
     assert!(info.contains("Storage targets") && info.contains("storage-1"), "{info}");
     assert!(works("skep entry info /mnt/a").contains("Entry type: directory"));
@@ -275,11 +276,11 @@ fn commands_find_the_cluster_and_services_use_a_new_token() {
     host.run("cmp /srv/new /srv/storage/join-token").expect_success();
     let again = host.run(&replace).expect_failure();
     assert!(again.contains("and this token"), "{again}");
-    // One more target needs no token.
+    // Adding one more target needs no token.
     let more = format!("{STORAGE} --target /disk2/skep --init");
     let more = host.run(&more).expect_success();
     assert!(more.contains("Initialised 1 more target."), "{more}");
-    // A directory below a mount point whose disk is not mounted is refused.
+    // A target directory below a mount point is refused while the disk is not mounted there.
     host.run("echo '/dev/none /disk3 ext4 noauto 0 0' >> /etc/fstab; umount /disk3")
         .expect_success();
     let unmounted = format!("{STORAGE} --target /disk2/skep --target /disk3/skep --init");

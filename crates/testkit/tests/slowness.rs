@@ -1,9 +1,11 @@
-//! Causes of slowness, made on real clusters: `skep why` and `skep health check` name each cause
-//! within ten seconds, and nothing else. The monitor uses the same rules, which one test asks.
+//! Causes of slowness on real clusters. `skep why` and `skep health check` name each cause within
+//! ten seconds, and no other cause. The monitor uses the same rules, and one test checks its
+//! report.
 //!
-//! The causes are made so large that they do not depend on the speed of the host: a device or a
-//! link with a low limit, a disk without space, a process that does not run, and more programs than
-//! one thread of a metadata target can serve at once. Does not own the rules (`skep_stats::why`).
+//! The causes are so large that the results do not depend on the speed of the host. They are a
+//! device or a link with a low limit, a disk without space, a suspended process, and more programs
+//! than one thread of a metadata target can serve at once. Does not own the rules
+//! (`skep_stats::why`).
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Gid, Signal, Uid};
@@ -26,12 +28,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Time within which a cause must be named.
+/// Time within which the commands must name a cause.
 const WITHIN: Duration = Duration::from_secs(10);
-/// Users without rights.
+/// Ids of users without privileges.
 const USERS: [u32; 4] = [60_001, 60_002, 60_003, 60_004];
 
-/// Programs that use a mount until this is dropped.
+/// Threads that use a mount like programs, until this value is dropped.
 struct Load {
     is_done: Arc<AtomicBool>,
     threads: Vec<JoinHandle<()>>,
@@ -42,7 +44,8 @@ impl Load {
         Self { is_done: Arc::default(), threads: Vec::new() }
     }
 
-    /// Adds a thread that acts as `user`, and repeats `work` with the number of the repetition.
+    /// Adds a thread that runs as the user `user`. It calls `work` repeatedly, with the number of
+    /// the call.
     fn add(&mut self, user: u32, mut work: impl FnMut(u64) + Send + 'static) {
         let is_done = Arc::clone(&self.is_done);
         self.threads.push(std::thread::spawn(move || {
@@ -81,7 +84,7 @@ fn write_file(path: &Path, bytes: usize) {
     file.sync_all().expect("the file is synced");
 }
 
-/// Creates and removes names in a directory.
+/// Creates and removes a subdirectory.
 fn use_names(directory: &Path, who: &str, round: u64) {
     let path = directory.join(format!("{who}-{}", round % 50));
     std::fs::create_dir(&path).expect("a new directory");
@@ -90,7 +93,7 @@ fn use_names(directory: &Path, who: &str, round: u64) {
 
 type Named = BTreeSet<(String, String)>;
 
-/// Returns the rule and the object of each finding.
+/// Returns the rule and the object of each finding in a report.
 fn named(report: &Value) -> Named {
     let found = report["findings"].list().iter();
     found.map(|it| (it["rule"].text().to_owned(), it["object"].text().to_owned())).collect()
@@ -100,8 +103,8 @@ fn one(rule: &str, object: &str) -> Named {
     [(rule.to_owned(), object.to_owned())].into()
 }
 
-/// Measures with `skep why` until it names a cause. Checks that it names `expected` in time, and
-/// nothing else. Returns the report.
+/// Calls `measure`, which runs `skep why`, until the report names a cause. Checks that the report
+/// names `expected` in time, and no other cause. Returns the report.
 fn why(what: &str, expected: &Named, mut measure: impl FnMut() -> Value) -> Value {
     let mut last = Value::Null;
     let found = eventually(WITHIN, || {
@@ -119,8 +122,8 @@ fn why_of(cluster: &Cluster, what: &str, expected: &Named) -> Value {
     why(what, expected, || cluster.skep_json(&["why", "--interval", "2s"]))
 }
 
-/// Runs `skep health check` until it names a rule. Checks that it names this rule in time, and
-/// nothing else.
+/// Calls `check`, which runs `skep health check`, until the report names a problem. Checks that the
+/// report names the problem `rule` in time, and no other problem.
 fn assert_health(rule: &str, check: impl Fn() -> Value) {
     let mut last = Value::Null;
     let found = eventually(WITHIN, || {
@@ -143,7 +146,7 @@ fn assert_health_of(cluster: &Cluster, rule: &str) {
 
 /// Command: skep why.
 #[test]
-fn slow_disk_is_named_with_its_peers_and_nothing_else() {
+fn slow_disk_is_the_only_named_cause() {
     let rate = ["--set", "storage-3:emulation.rate=1MB"].map(String::from).to_vec();
     let shape = Shape {
         metadata_targets: 1,
@@ -177,7 +180,7 @@ fn slow_disk_is_named_with_its_peers_and_nothing_else() {
         cluster.skep_json(&["why", "--since", "10s", "--target", &object])
     });
     assert!(of_monitor["requests"].number() > 0);
-    // The report about a target that is not slow has no cause.
+    // The report about a target that is not slow names no cause.
     let other =
         targets.iter().find(|it| it["path"].text().contains("storage-1")).expect("a target");
     let of_other = cluster.skep_json(&["why", "--target", &other["id"].to_string()]);
@@ -185,7 +188,7 @@ fn slow_disk_is_named_with_its_peers_and_nothing_else() {
 }
 
 #[test]
-fn full_target_is_named_and_nothing_else() {
+fn full_target_is_the_only_named_cause() {
     let scratch = Scratch::new();
     let disk = Disk::new(&scratch, 512 << 20);
     let cluster = Cluster::start(Shape::small());
@@ -213,7 +216,7 @@ fn full_target_is_named_and_nothing_else() {
 }
 
 #[test]
-fn metadata_storm_of_one_user_is_named_and_nothing_else() {
+fn metadata_storm_of_one_user_is_the_only_named_cause() {
     let cluster = Cluster::start(Shape::small());
     let mut load = Load::new();
     for thread in 0..6 {
@@ -228,10 +231,10 @@ fn metadata_storm_of_one_user_is_named_and_nothing_else() {
 }
 
 #[test]
-fn hot_directory_of_many_users_is_named_and_nothing_else() {
+fn hot_directory_of_many_users_is_the_only_named_cause() {
     let mut cluster = Cluster::start(Shape::small());
     let hot = open_directory(cluster.path().join("hot"));
-    // The kernel of one client serves the changes of a directory one after the other, so requests
+    // The kernel of one client sends the changes of a directory one after the other. So requests
     // wait for each other only if many clients send them.
     let mounts: Vec<_> = (0..3 * USERS.len()).map(|_| cluster.mount(Transport::Uring)).collect();
     let mut load = Load::new();
@@ -250,11 +253,11 @@ fn hot_directory_of_many_users_is_named_and_nothing_else() {
     mounts.into_iter().for_each(skep_testkit::cluster::Mounted::unmount);
 }
 
-/// Starts a program that locks a file until its standard input is closed, and waits until it holds
-/// the lock.
+/// Starts a program that locks a file until its standard input is closed. Waits until the program
+/// has the lock.
 ///
-/// This process must not have a file open on a mount that the test stops: each program that it
-/// starts closes its copy of the file, and waits for the mount.
+/// The test itself must not have a file open on a mount that it suspends. Otherwise each program
+/// that the test starts would close its copy of the descriptor, and wait for the mount.
 fn lock_holder(path: &Path) -> Child {
     let mut command = Command::new("flock");
     command.arg(path).args(["sh", "-c", "echo locked; exec cat"]);
@@ -274,7 +277,7 @@ fn locked(path: &Path) -> File {
 }
 
 #[test]
-fn stopped_client_is_named_while_others_wait_for_its_lock() {
+fn suspended_client_is_named_while_others_wait_for_its_lock() {
     let mut cluster = Cluster::start(Shape::small());
     let other = cluster.mount(Transport::Device);
     let name = "file";
@@ -286,14 +289,14 @@ fn stopped_client_is_named_while_others_wait_for_its_lock() {
     let object = format!("n{}", stopped.expect("the mount")["id"]);
     other.signal(Signal::STOP);
     let waiter = std::thread::spawn(move || drop(locked(&path)));
-    // The client is evicted after its lease, so both commands run at the same time.
+    // Run both commands at the same time, because the client is evicted after its lease.
     std::thread::scope(|scope| {
         scope.spawn(|| assert_health_of(&cluster, "client-silent"));
         why("a stopped client", &one("client-silent", &object), || {
             cluster.skep_json(&["why", "--interval", "300ms"])
         });
     });
-    // The lock is released when the client is evicted.
+    // The metadata target releases the lock when the client is evicted.
     waiter.join().expect("the waiter gets the lock");
     other.signal(Signal::CONT);
     drop(holder.stdin.take());
@@ -312,7 +315,7 @@ fn skep_in_lab(lab: &Lab, arguments: &[&str]) -> Value {
 }
 
 #[test]
-fn slow_link_of_a_client_is_named_and_nothing_else() {
+fn slow_link_of_a_client_is_the_only_named_cause() {
     let lab = Lab::new();
     let shape = ["--servers", "2", "--targets", "1", "--clients", "3", "--in-memory"];
     lab.call("up", &shape).expect_success();

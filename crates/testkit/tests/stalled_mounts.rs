@@ -1,6 +1,7 @@
-//! Mounts whose requests do not continue: `skep health check` names the mount, the target for which
-//! it waits, and since when; with `--watch`, it prints the beginning and the end of the outage. The
-//! log of the mount names the request that has waited longest.
+//! Mounts whose requests do not continue. `skep health check` names the mount, the target for which
+//! the mount waits, and the time since when it waits. With `--watch`, the command prints the
+//! beginning and the end of the outage. The log of the mount names the request that has waited
+//! longest.
 
 use serde_json::Value;
 use skep_testkit::schema::check;
@@ -10,7 +11,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 
-/// `skep health check --watch`, and the lines that it has printed. Ends when dropped.
+/// A running `skep health check --watch`, and the lines that it has printed. Dropping this value
+/// kills the command.
 struct Watch {
     child: Child,
     changes: Arc<Mutex<Vec<Value>>>,
@@ -36,7 +38,7 @@ impl Watch {
         Self { child, changes }
     }
 
-    /// Returns the changes of the problem of a mount that waits.
+    /// Returns the printed changes that concern a mount that waits for a target.
     fn of_waits(&self) -> Vec<Value> {
         let changes = self.changes.lock().expect("no panic");
         let is_wait =
@@ -52,8 +54,9 @@ impl Drop for Watch {
     }
 }
 
-/// Stops the storage target of a file: moves its directory away, and kills the services. Returns
-/// the row of the target in the list, its directory, and the place of the moved directory.
+/// Stops the storage target of a file. Moves the directory of the target away, and kills the
+/// storage services. Returns the row of the target in the list, its directory, and the new path of
+/// the directory.
 fn take_target_of(cluster: &Cluster, file: &Path) -> (Value, PathBuf, PathBuf) {
     let target = cluster.entry_info(file).first_component().targets()[0];
     let targets = cluster.skep_list(&["target", "list"]);
@@ -67,7 +70,7 @@ fn take_target_of(cluster: &Cluster, file: &Path) -> (Value, PathBuf, PathBuf) {
 
 /// Command: skep health check.
 #[test]
-fn mount_that_waits_for_a_target_is_reported_until_it_goes_on() {
+fn mount_that_waits_for_a_target_is_reported_until_it_continues() {
     let mut cluster = Cluster::start(Shape::small());
     cluster.skep(&["config", "set", "heartbeat", "500ms"]);
     cluster.skep(&["config", "set", "lease", "3s"]);
@@ -113,8 +116,8 @@ fn mount_that_waits_for_a_target_is_reported_until_it_goes_on() {
     second.unmount();
 }
 
-/// A truncation waits at metadata, which waits for the storage target. The mount itself asks no
-/// service that does not answer, and its log still explains the program that hangs.
+/// A truncation waits at a metadata target, which waits for the storage target. The mount itself
+/// has no request at the stopped target, but its log still explains why the program hangs.
 #[test]
 fn log_of_a_mount_names_a_request_that_waits_at_metadata() {
     let cluster = Cluster::start(Shape::small());

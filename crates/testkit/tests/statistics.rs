@@ -1,5 +1,4 @@
-//! Figures that services and mounts count about themselves: `skep stats`, and the pages for
-//! Prometheus.
+//! Metrics of services and mounts, in `skep stats` and on the pages for Prometheus.
 
 use rustix::process::Signal;
 use serde_json::Value;
@@ -17,7 +16,7 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 const MIB: usize = 1 << 20;
-/// A user without rights, and its group.
+/// Id of a user without privileges, and of its group.
 const NOBODY: u32 = 65_534;
 
 fn lines(cluster: &Cluster, by: &str) -> Vec<Value> {
@@ -35,7 +34,7 @@ fn line<'a>(lines: &'a [Value], id: &str) -> &'a Value {
     found.unwrap_or_else(|| panic!("a line of {id}: {lines:?}"))
 }
 
-/// Sends a request for the page, and returns the body of the reply.
+/// Requests the metrics page, and returns the body of the reply.
 fn page(mut stream: impl Read + Write) -> String {
     stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").expect("the request is sent");
     let mut reply = String::new();
@@ -125,7 +124,7 @@ fn metrics_count_exactly_the_operations_of_the_test() {
     assert_eq!(samples(&mount, "skep_mount_operations_total", "mk_dir"), 30.0);
 }
 
-/// Load belongs to the user, the group and the job of the calling program.
+/// Skep counts load by the user, the group and the job of the calling program.
 ///
 /// Command: skep client stats.
 #[test]
@@ -161,7 +160,7 @@ fn load_is_divided_by_user_group_and_job() {
     mounted.unmount();
 }
 
-/// The lines of all intervals add up to the operations of the test.
+/// The sum of the lines of all intervals is the number of operations of the test.
 #[test]
 fn live_statistics_add_up_to_the_operations_of_the_test() {
     let cluster = Cluster::start(Shape::small());
@@ -188,7 +187,7 @@ fn live_statistics_add_up_to_the_operations_of_the_test() {
 
 /// Command: skep target stats.
 #[test]
-fn wrong_options_are_refused_and_missing_services_are_named() {
+fn stats_refuses_wrong_options_and_names_missing_services() {
     let cluster = Cluster::start(Shape::small());
     for arguments in [
         &["stats", "--by", "moon"][..],

@@ -1,5 +1,6 @@
-//! Processes that do not belong to the cluster: one on the port of a dead service, some thousands
-//! that connect and send nothing, and users of a server's host that read its disks.
+//! Processes that do not belong to the cluster. One listens on the port of a dead service, others
+//! open thousands of connections without sending anything, and users of a server's host read its
+//! disks.
 
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 use skep_testkit::process::Process;
@@ -20,7 +21,7 @@ fn address_of(cluster: &Cluster, kind: &str) -> String {
     address.as_str().expect("an address").to_owned()
 }
 
-/// A CRC-32C, bit by bit.
+/// Computes a CRC-32C bit by bit, without Skep's own code.
 fn crc32c(bytes: &[u8]) -> u32 {
     let mut crc = u32::MAX;
     for byte in bytes {
@@ -41,7 +42,8 @@ fn refusal(status: u16) -> Vec<u8> {
     let mut put = |at: usize, bytes: &[u8]| header[at..at + bytes.len()].copy_from_slice(bytes);
     put(0, b"SKEP");
     put(4, &128_u16.to_le_bytes());
-    // Protocol, message, version of the message, and the flag of replies.
+    // The fields are the protocol version, the message, the version of the message, and the flag of
+    // replies.
     for (at, number) in [(8, 1_u16), (10, 1), (12, 1), (14, 1)] {
         put(at, &number.to_le_bytes());
     }
@@ -61,7 +63,8 @@ fn read_hello(stream: &mut TcpStream) -> std::io::Result<()> {
     stream.read_exact(&mut vec![0; len as usize])
 }
 
-/// A process at the address of a dead service. It replies to each `Hello` with the next error code.
+/// A process at the address of a dead service. It replies to each `Hello` with an error, and uses
+/// all error codes one after another.
 struct Stranger {
     stop: Arc<AtomicBool>,
     answered: Arc<AtomicUsize>,
@@ -84,10 +87,11 @@ impl Stranger {
                 stream.set_read_timeout(Some(Duration::from_secs(1))).expect("a socket");
                 let status = count.load(Ordering::Acquire) % 41 + 1;
                 if read_hello(&mut stream).is_ok() {
-                    // The mount may have closed the connection.
+                    // Ignore errors, because the mount may have closed the connection.
                     let _ = stream.write_all(&refusal(status as u16));
                     count.fetch_add(1, Ordering::AcqRel);
-                    // A connection that is closed while bytes arrive may lose the answer.
+                    // Wait for the end of the mount's bytes, because closing a connection while
+                    // bytes arrive may lose the reply.
                     let _ = stream.read(&mut [0]);
                 }
             }
@@ -107,10 +111,10 @@ impl Drop for Stranger {
 
 /// Semantics 4.11.
 ///
-/// Before the fix, programs got each error that the stranger sent, and `Evicted` made the mount
-/// give up its handles for writing.
+/// Regression test: programs got each error that the stranger sent, and after `Evicted` the mount
+/// gave up its handles for writing.
 #[test]
-fn running_mount_waits_while_a_foreign_server_has_the_port() {
+fn mount_waits_while_a_foreign_process_has_a_services_port() {
     let cluster = Cluster::start(Shape::small());
     let path = cluster.path().join("file");
     let mut file = files::create(&path);
@@ -146,7 +150,7 @@ fn resident_kib(process: &Process) -> u64 {
     line.split_whitespace().nth(1).and_then(|kib| kib.parse().ok()).expect("a number")
 }
 
-/// Before the fix, 3,000 silent sockets cost 200 MiB and a log line each.
+/// Regression test: 3,000 silent connections cost 200 MiB, and a log line for each connection.
 #[test]
 fn silent_connections_cost_little_and_block_no_mount() {
     const STRANGERS: usize = 3000;
@@ -178,11 +182,11 @@ fn silent_connections_cost_little_and_block_no_mount() {
     mount.unmount();
 }
 
-/// Returns the files and directories below a directory that other users may use.
+/// Returns the files and directories below `directory` that other users may access.
 fn open_to_others(directory: &Path) -> Vec<String> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir(directory).expect("the directory can be read").flatten() {
-        // A temporary file may have gone.
+        // Skip a file that the service has removed meanwhile.
         let Ok(metadata) = entry.path().symlink_metadata() else { continue };
         if metadata.mode() & 0o077 != 0 && !metadata.is_symlink() {
             found.push(format!("{} {:o}", entry.path().display(), metadata.mode()));
@@ -194,8 +198,8 @@ fn open_to_others(directory: &Path) -> Vec<String> {
     found
 }
 
-/// Before the fix, every user of a server's host could read all files, unless the shipped units had
-/// started the services.
+/// Regression test: every user of a server's host could read the data of all files, unless the
+/// shipped systemd units had started the services.
 #[test]
 fn other_users_cannot_read_data_of_services() {
     let cluster = Cluster::start(Shape::small());
@@ -203,7 +207,8 @@ fn other_users_cannot_read_data_of_services() {
     assert!(!cluster.chunk_files().is_empty());
     let found = open_to_others(cluster.data());
     assert!(found.is_empty(), "{found:#?}");
-    // A directory of an older version is closed when its service starts.
+    // When a service starts, it removes the permissions of other users on a directory from an older
+    // version.
     cluster.stop();
     let target = cluster.data().join("storage-1");
     std::fs::set_permissions(&target, std::os::unix::fs::PermissionsExt::from_mode(0o755))

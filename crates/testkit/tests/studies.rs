@@ -26,8 +26,8 @@ fn parse(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
-/// Returns the complete lines of a study's journal; an empty list means that there is no journal
-/// yet.
+/// Returns the complete lines of a study's journal. An empty list means that the study has no
+/// journal yet.
 fn journal_of(study: &Path) -> Vec<String> {
     let text = fs::read_to_string(study.join("journal.ndjson")).unwrap_or_default();
     let whole = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
@@ -100,11 +100,11 @@ fn journal() -> String {
 
 /// Command: skep study report.
 #[test]
-fn report_needs_only_the_journal() {
+fn study_report_needs_only_the_journal() {
     let scratch = Scratch::new();
     let study = scratch.join("study");
     files::create_dir(&study);
-    // The last line is incomplete, because the writer was interrupted.
+    // The last line is incomplete, as after an interruption of the writer.
     let text = journal() + "{\"kind\":\"run\",\"run\":40,";
     files::write(study.join("journal.ndjson"), &text);
     let value = checked(scratch.path(), &["study", "report", "study"], "study-report");
@@ -149,7 +149,7 @@ fn directory_without_a_study_has_no_report() {
 
 /// Command: skep study plans, skep study plan.
 #[test]
-fn ready_plans_are_listed_and_printed() {
+fn built_in_study_plans_are_listed_and_printed() {
     let scratch = Scratch::new();
     let list = checked(scratch.path(), &["study", "plans"], "study-plans");
     for plan in list.list() {
@@ -178,7 +178,7 @@ fn ready_plans_are_listed_and_printed() {
     assert!(unknown.expect_failure().contains("scenario1, scenario2"));
 }
 
-/// A plan for any file system: many short runs that write very little.
+/// A plan that can run on any file system, with many short runs that write very little.
 const QUICK: &str = "name = 'quick'\ntitle = 'Quick'\nrepetitions = 8\nwait = ['0s', '1ms']\n\
     [factors]\ndata-size = '256KiB'\nhosts = 1\nprocesses = 2\ntransfer = '64KiB'\n\
     [[experiment]]\nname = 'operation'\ntitle = 'Write or read?'\n\
@@ -208,7 +208,7 @@ fn study_measures_each_condition_as_often_as_planned() {
     check("study-run", &ended);
     assert_eq!((&ended["runs_done"], &ended["is_finished"]), (&json!(32), &json!(true)));
     assert!(scratch.join(ended["report"].text()).exists());
-    // A resumed study has no runs left.
+    // A resumed complete study has no runs left.
     let again = [&RUN[..], &["--resume", "--output", "ndjson"]].concat();
     let again = check_lines("study-run", &skep(scratch.path(), &again).expect_success());
     assert_eq!(again, ended);
@@ -244,7 +244,8 @@ fn calibration_chooses_data_size_and_hosts_if_omitted() {
     skep(scratch.path(), &RUN).expect_success();
     let kinds: Vec<String> =
         journal_of(&study).iter().map(|line| parse(line)["kind"].text().to_owned()).collect();
-    // Two trials for each of the two sizes, and two trials with the only available number of hosts.
+    // The journal has two trials for each of the two sizes, and two trials with the only available
+    // number of hosts.
     assert_eq!(
         kinds[..8],
         ["study", "trial", "trial", "trial", "trial", "trial", "trial", "calibrated"]
@@ -287,7 +288,7 @@ fn interrupted_study_ends_after_its_run_and_resumes() {
     let count = runs_of(&study).len();
     assert!(count < 80, "it was interrupted: {count}");
 
-    // A study can neither be started again nor be resumed with a different plan.
+    // An existing study can neither be started again nor be resumed with a different plan.
     let refused = skep(scratch.path(), &RUN);
     assert_eq!(refused.status.code(), Some(1));
     assert!(refused.expect_failure().contains("--resume"));
@@ -313,7 +314,7 @@ fn interrupted_study_ends_after_its_run_and_resumes() {
 }
 
 #[test]
-fn full_disk_ends_a_study_that_keeps_its_results() {
+fn full_disk_ends_a_study_without_loss_of_its_results() {
     let (scratch, study) = prepare(QUICK);
     files::create_dir(&study);
     let mount = |options: &str| {
@@ -372,22 +373,22 @@ fn invalid_studies_are_refused_before_the_first_run() {
     assert_eq!(run(&["study", "run", "small", "--lab", "none"]).status.code(), Some(4));
 }
 
-/// A plan with its own lab: short runs that write very little.
+/// A plan with its own lab and short runs that write very little.
 const OWN: &str = "name = 'own'\ntitle = 'Own'\nrepetitions = 3\nblock = 3\n\
     lab = { shape = 'small', targets = 1, clients = 1 }\n\
     [factors]\ndata-size = '256KiB'\nhosts = 1\nprocesses = 2\ntransfer = '64KiB'\n\
     [[experiment]]\nname = 'count'\ntitle = 'How many?'\n\
     factors = { count = [1, 2], chooser = ['balanced'] }\n";
 
-/// Returns the arguments of `skep study run` for the local plan, in a lab of its own with this
-/// name.
+/// Returns the arguments of `skep study run` for the plan `./plan.toml`, with the name of `lab` for
+/// the study's own lab.
 fn in_own_lab<'a>(lab: &'a Lab, more: &[&'a str]) -> Vec<&'a str> {
     let line = ["study", "run", "./plan.toml", "--force", "--lab-name", lab.name()];
     [&line[..], &["--directory", "study"], more].concat()
 }
 
 #[test]
-fn study_in_its_own_lab_leaves_nothing_of_the_lab() {
+fn study_removes_its_own_lab_at_its_end() {
     let (scratch, study) = prepare(OWN);
     let lab = Lab::new();
     let run = |more: &[&str]| skep(scratch.path(), &in_own_lab(&lab, more));
@@ -396,7 +397,7 @@ fn study_in_its_own_lab_leaves_nothing_of_the_lab() {
     assert_eq!((&ended["runs_done"], &ended["runs_planned"]), (&json!(6), &json!(6)));
     assert_eq!(runs_of(&study).len(), 6);
     assert_eq!(lab.remains(), Vec::<String>::new());
-    // A failed study prints the reason, and its lab is also removed.
+    // A failed study prints the reason, and also removes its lab.
     files::remove_dir_all(&study);
     files::write(&study, "a file");
     let printed = run(&[]).expect_failure();
@@ -431,14 +432,15 @@ fn study_resumes_in_a_new_lab_after_ctrl_c() {
 
     skep(scratch.path(), &in_own_lab(&lab, &["--resume"])).expect_success();
     assert_eq!(journal_of(&study)[..interrupted.len()], interrupted, "nothing is lost");
-    // The study repeats runs during which this machine was too busy, so a number may occur twice.
+    // Count distinct numbers, because the study repeats runs during which this machine was too
+    // busy.
     let numbers: BTreeSet<u64> = runs_of(&study).iter().map(|run| run["run"].number()).collect();
     assert_eq!(numbers.len(), 30);
     assert_eq!(lab.remains(), Vec::<String>::new());
 }
 
-/// The short study over a whole emulated cluster must find the exact targets of each chooser. It
-/// must also find the ratios of bandwidth that follow from the placement of the targets.
+/// The short study of a whole emulated cluster must find the exact targets of each chooser. It must
+/// also find the ratios of bandwidth that follow from the placement of these targets.
 #[test]
 fn small_study_finds_the_known_properties_of_its_lab() {
     let scratch = Scratch::new();

@@ -1,5 +1,6 @@
 //! External test suites on mounts over both transports: `pjdfstest` (POSIX rules for names,
-//! attributes and errors) and `fsx` (random operations on one file, which compares each read).
+//! attributes and errors) and `fsx` (random operations on one file, with a comparison of each
+//! read).
 //!
 //! `cargo xtask ci --only black-box` installs both programs first.
 
@@ -13,14 +14,14 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Longer than the slowest of these suites takes.
+/// Time limit for one suite, longer than the slowest suite takes.
 const PATIENCE: Duration = Duration::from_secs(300);
 /// Minimum number of `fsx` operations per second, even on a busy machine.
 const FSX_SLOWEST: u64 = 50;
 const TRANSPORTS: [Transport; 2] = [Transport::Uring, Transport::Device];
 
-/// Settings of `pjdfstest`, with users that every Debian system has. Tests of BSD features are left
-/// out.
+/// Settings of `pjdfstest`, with users that every Debian system has. The settings leave out tests
+/// of BSD features.
 const PJDFSTEST: &str = "
 [features]
 utime_now = {}
@@ -37,13 +38,14 @@ entries = [[\"nobody\", \"nogroup\"], [\"daemon\", \"daemon\"]]
 /// Default number of operations on each mount.
 const FSX_OPERATIONS: u64 = 6000;
 const FSX_OPERATIONS_VARIABLE: &str = "SKEP_FSX_OPERATIONS";
-/// Maximum number of operations of one process: a longer `fsx` process ran out of memory mappings.
+/// Maximum number of operations of one `fsx` process. With more operations, the process had too
+/// many memory mappings.
 const FSX_LONGEST_RUN: u64 = 20_000;
-/// Number of operations after which the test compares the file on the other mount.
+/// Number of operations after which the test compares the file on both mounts.
 const FSX_SEGMENT: u64 = 2000;
-/// Maximum length of the file, which extends over several chunks on all targets. The minimum size
-/// of an operation is 1, because `fsx` would otherwise sometimes call `posix_fallocate` with a
-/// length of 0, which POSIX refuses.
+/// Maximum length of the file in bytes. The file has several chunks on all targets. In [`FSX`], the
+/// minimum size of an operation is 1, because `fsx` would otherwise sometimes call
+/// `posix_fallocate` with a length of 0, which POSIX refuses.
 const FSX_FILE_BYTES: usize = 6_000_000;
 const FSX: &str = "
 flen = 6000000
@@ -74,7 +76,7 @@ fn suite(name: &str) -> PathBuf {
     program
 }
 
-/// The tests of read-only file systems run in a separate test. `docs/tests/external.md` lists the
+/// A separate test runs the tests of read-only file systems. `docs/tests/external.md` lists the
 /// skipped tests with the reasons.
 #[test]
 fn pjdfstest_passes() {
@@ -91,9 +93,9 @@ fn pjdfstest_passes() {
     }
 }
 
-/// Runs the suite, and returns its last line. `mount -o remount` needs the helper, for which
-/// mount(8) looks only in `/sbin`. Therefore the suite runs in its own mount namespace, with a copy
-/// of `/sbin` that contains the helper.
+/// Runs the suite, and returns its last line. `mount -o remount` needs the mount helper, and
+/// mount(8) looks for helpers only in `/sbin`. Therefore the suite runs in its own mount namespace,
+/// with a copy of `/sbin` that contains the helper.
 fn pjdfstest(root: &Path, remounts: bool, only: &str) -> String {
     let scratch = Scratch::new();
     let second = scratch.directory("second");
@@ -119,7 +121,7 @@ fn fsx_operations() -> u64 {
     wanted.map_or(FSX_OPERATIONS, |it| it.parse().expect("a number of operations"))
 }
 
-/// Returns a seed for `fsx`, which accepts only the lower half of the numbers.
+/// Returns a seed for `fsx`. `fsx` accepts only 63 bits.
 fn fsx_seed() -> u64 {
     let seed = Random::seed_of_run() >> 1;
     println!("seed {seed} (SKEP_TEST_SEED={} repeats it)", seed << 1);
@@ -151,7 +153,7 @@ fn fsx_reads_its_own_writes() {
     }
 }
 
-/// Stops a thread when it is dropped, even if the test fails.
+/// Sets the flag that stops a thread when this value is dropped, even if the test fails.
 struct Stops<'a>(&'a AtomicBool);
 
 impl Drop for Stops<'_> {
@@ -160,8 +162,8 @@ impl Drop for Stops<'_> {
     }
 }
 
-/// Reads a file repeatedly until `stop` is set, so that the file is shared with its writer during
-/// that time.
+/// Reads a file repeatedly until `stop` is set, so that the reading and the writing mount share the
+/// file.
 fn read_until(stop: &AtomicBool, path: &Path) {
     while !stop.load(Ordering::Relaxed) {
         match fs::read(path) {
@@ -172,10 +174,11 @@ fn read_until(stop: &AtomicBool, path: &Path) {
 }
 
 /// During a segment, `fsx` compares the file with its model. Between two segments, the file must be
-/// equal on both mounts. The mounts take turns, so each has cached data that the other has made
-/// outdated. In every other pair of segments, the other mount reads the file all the time.
+/// equal on both mounts. The mounts write in turn, so each mount has cached data that the writes of
+/// the other mount have made outdated. In every second pair of segments, the mount that does not
+/// write reads the file all the time.
 #[test]
-fn fsx_result_is_seen_by_another_mount() {
+fn fsx_leaves_the_same_file_on_both_mounts() {
     let seed = fsx_seed();
     let mut cluster = Cluster::start(Shape::default());
     let second = cluster.mount(Transport::Device);

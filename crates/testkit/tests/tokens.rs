@@ -1,5 +1,5 @@
-//! The replacement of a cluster's token: nodes that have joined go on, the new token is accepted
-//! after its installation, and the former one is refused after its revocation.
+//! The replacement of a cluster's token. Nodes that have joined continue, services accept the new
+//! token after its installation, and refuse the previous token after its revocation.
 
 use skep_testkit::cluster::skep;
 use skep_testkit::schema::check;
@@ -7,7 +7,7 @@ use skep_testkit::{Cluster, PATIENCE, Scratch, Shape, Transport, files, wait_for
 
 /// Command: skep token list, skep token replace, skep token install, skep token revoke.
 #[test]
-fn token_is_replaced_and_revoked_under_a_mounted_cluster() {
+fn token_can_be_replaced_and_revoked_while_mounts_are_in_use() {
     let mut cluster = Cluster::start(Shape { metadata_targets: 1, ..Shape::small() });
     let scratch = Scratch::new();
     let secret_file = |name: &str, token: &str| {
@@ -29,8 +29,8 @@ fn token_is_replaced_and_revoked_under_a_mounted_cluster() {
     let old_id = text(&listed(&management)[0]["id"]);
     files::write(cluster.path().join("before"), "before");
 
-    // All services accept the former token until it is revoked. Only management accepts the new
-    // token until it is installed elsewhere.
+    // All services accept the previous token until it is revoked. Before the installation of the
+    // new token on the other services, only management accepts it.
     let replaced = ["token", "replace", "--directory", &management, "--output", "json"];
     let replaced = serde_json::from_str(&skep(replaced).expect_success()).expect("JSON");
     check("token-replace", &replaced);
@@ -54,7 +54,8 @@ fn token_is_replaced_and_revoked_under_a_mounted_cluster() {
     files::write(second.path().join("second"), "by the new token");
     assert_eq!(files::read(cluster.path().join("second")), b"by the new token");
 
-    // A revoked token admits no node. The first mount has joined by this token, and goes on.
+    // No node can join with a revoked token. The first mount has joined with this token earlier,
+    // and continues.
     let revoke = |directory: &str, more: &[&str]| {
         let revoke = ["token", "revoke", &old_id, "--directory", directory, "--output", "json"];
         skep([&revoke[..], more].concat())
@@ -69,7 +70,7 @@ fn token_is_replaced_and_revoked_under_a_mounted_cluster() {
     assert!(refused.contains("revoked for new nodes"), "{refused}");
     files::write(cluster.path().join("after"), "after");
 
-    // Without the former secret anywhere, new connections are made by the new one.
+    // After no node has the previous secret, nodes use the new secret for new connections.
     for directory in services.iter().chain([&management]) {
         revoke(directory, &["--entirely"]).expect_success();
     }

@@ -1,5 +1,6 @@
-//! Records of single operations on real clusters: `skep why` lists the slowest ones, and `skep why
-//! --op` says where the time of one of them went. The monitor exports them to a collector.
+//! Records of single operations on real clusters. `skep why` lists the slowest operations, and
+//! `skep why --op` shows where an operation spent its time. The monitor exports the records to a
+//! collector.
 
 use serde_json::Value;
 use skep_testkit::schema;
@@ -19,7 +20,7 @@ fn write_file(path: &Path, bytes: usize) {
     file.sync_all().expect("the file is synced");
 }
 
-/// Returns the slowest operation in the report of `skep why` that a mount has reported.
+/// Returns the slowest operation of a mount in the report of `skep why`.
 fn slowest(cluster: &Cluster) -> Option<Value> {
     let report = cluster.skep_json(&["why", "--interval", "200ms"]);
     schema::check("why", &report);
@@ -59,7 +60,7 @@ fn slow_operation_is_explained_by_its_trace_id() {
     let requests = operation["requests"].list();
     assert!(requests.iter().any(|it| it["target"] == slow["id"]), "{operation:#}");
     assert_eq!(operation["user"].number(), 0);
-    // The target has its own records of the same operation.
+    // The report also has the target's own records of the same operation.
     assert!(operation["records"].number() >= 2, "{operation:#}");
     let trace = operation["trace"].text();
     let text = cluster.skep(&["why", "--op", trace.trim_start_matches('0')]);
@@ -71,7 +72,7 @@ fn slow_operation_is_explained_by_its_trace_id() {
 }
 
 #[test]
-fn unknown_trace_ids_are_refused_with_a_way_out() {
+fn unknown_trace_id_is_refused_with_a_fix() {
     let cluster = Cluster::start(Shape::small());
     let not_found = cluster.try_skep(&["why", "--op", "77"]);
     assert_eq!(not_found.status.code(), Some(4), "{}", not_found.stderr);
@@ -86,7 +87,7 @@ fn unknown_trace_ids_are_refused_with_a_way_out() {
     assert!(both.stderr.contains("cannot be used with"), "{}", both.stderr);
 }
 
-/// Receives a request of an exporter, and returns its body.
+/// Receives a request of the monitor's exporter, and returns the body of the request.
 fn receive(stream: &TcpStream) -> Value {
     let mut reader = BufReader::new(stream);
     let (mut head, mut length) = (String::new(), 0);
@@ -106,8 +107,8 @@ fn receive(stream: &TcpStream) -> Value {
     serde_json::from_slice(&body).expect("JSON")
 }
 
-/// Starts a collector of traces that is busy at the first request. Returns its address and the
-/// requests that it accepts.
+/// Starts a collector of traces that replies to the first request that it is busy. Returns the
+/// address of the collector, and a channel with the requests that it accepts.
 fn collector() -> (String, Receiver<Value>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let address = listener.local_addr().expect("an address").to_string();
@@ -127,7 +128,7 @@ fn collector() -> (String, Receiver<Value>) {
     (address, accepted)
 }
 
-/// Returns the spans of a request after checks of its form.
+/// Checks the form of a request, and returns its spans.
 fn spans(request: &Value) -> Vec<Value> {
     let mut all = Vec::new();
     for resource in request["resourceSpans"].list() {

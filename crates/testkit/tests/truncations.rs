@@ -1,4 +1,4 @@
-//! Truncations that a failure interrupts.
+//! Truncations that are interrupted by a failure, or by appends of another mount.
 
 use rustix::process::Signal;
 use skep_testkit::process::Process;
@@ -18,10 +18,11 @@ fn chunk_bytes(cluster: &Cluster, service: &str) -> u64 {
     of_service.filter_map(|path| fs::metadata(path).ok()).map(|it| it.len()).sum()
 }
 
-/// Semantics 3.1: everything is killed while one of two storage services has truncated its chunk
-/// files. Before the fix, the file was long again, and bytes that a program had synced were zeros.
+/// Semantics 3.1: the test kills all processes when only one of two storage services has truncated
+/// its chunk files. Regression test: the file was long again, and bytes that a program had synced
+/// were zeros.
 #[test]
-fn a_kill_of_everything_during_a_truncation_leaves_no_zeros() {
+fn kill_of_all_processes_during_a_truncation_leaves_no_zeros() {
     let scratch = Scratch::new();
     // Each file is striped over both targets.
     let shape = Shape { metadata_targets: 1, targets_per_service: 1, ..Shape::default() };
@@ -40,13 +41,13 @@ fn a_kill_of_everything_during_a_truncation_leaves_no_zeros() {
         (chunk_bytes(&cluster, "storage-1") < 1 << 20).then_some(())
     });
     cluster.kill_all();
-    // The mount is gone, so the call fails.
+    // The call fails, because its mount was killed.
     let _ = truncating.join().expect("no panic");
     cluster = Cluster::start_in(scratch.path(), shape);
     let found = files::read(cluster.path().join("file"));
     assert_eq!(found.len(), 100);
     assert_eq!(verify::first_difference(&content[..100], &found), None);
-    // The truncated bytes are gone when the file grows.
+    // The truncated bytes do not reappear when the file grows again.
     let file = files::open_with(fs::OpenOptions::new().write(true), cluster.path().join("file"));
     files::set_len(&file, LONG as u64);
     let found = files::read(cluster.path().join("file"));
@@ -62,10 +63,10 @@ fn truncate_by_path(path: &Path) {
     finish(&mut command, PATIENCE).expect_success();
 }
 
-/// Semantics 1.2, 2.9: a truncation by path on another mount, while a mount that alone has the file
-/// open appends. Before the fix, the appends continued at the old end, behind a hole.
+/// Semantics 1.2, 2.9: one mount has the file open and appends, while another mount truncates the
+/// file by path. Regression test: the appends continued at the old end, behind a hole.
 #[test]
-fn an_append_follows_a_truncation_by_path_on_another_mount() {
+fn append_starts_at_the_end_after_a_truncation_by_another_mount() {
     let mut cluster = Cluster::start(Shape::small());
     let other = cluster.mount(skep_testkit::Transport::Device);
     let log = files::open_with(

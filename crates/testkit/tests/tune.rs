@@ -1,4 +1,4 @@
-//! `skep tune` from outside, on a made-up root directory and as a check of this host.
+//! The command `skep tune`, on an invented root directory and as a check of this host.
 
 use serde_json::Value;
 use skep_testkit::program::{Finished, finish};
@@ -20,7 +20,7 @@ fn put(root: &Path, path: &str, text: &str) {
 
 /// Command: skep tune check, skep tune apply, skep tune undo.
 #[test]
-fn apply_corrects_settings_and_undo_restores_them() {
+fn tune_apply_corrects_settings_and_undo_restores_them() {
     let scratch = Scratch::new();
     let root = scratch.path();
     let swappiness = "proc/sys/vm/swappiness";
@@ -62,7 +62,7 @@ fn apply_corrects_settings_and_undo_restores_them() {
 }
 
 #[test]
-fn check_works_on_any_host_and_wrong_use_is_refused() {
+fn tune_check_runs_on_any_host_and_refuses_wrong_arguments() {
     let checked = run(&["check", "--role", "metadata,storage", "--all", "--output", "json"]);
     let report: Value = serde_json::from_str(&checked.stdout).expect("JSON");
     check("tune-check", &report);

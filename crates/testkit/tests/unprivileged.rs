@@ -1,6 +1,6 @@
-//! `skep up` and `skep mount` as an ordinary user. They mount through `fusermount3`, and if they
-//! cannot, they name the missing package or permission. They log to a directory in which only this
-//! user can write.
+//! `skep up` and `skep mount` as an ordinary user. The commands mount through `fusermount3`. If
+//! they cannot mount, they name the missing package or permission. They log to a directory in which
+//! only this user can write.
 //!
 //! The user is `nobody`. Each test has its own mount namespace with its own `/dev/fuse`, so the
 //! tests change neither the permissions nor the mounts of the machine.
@@ -15,14 +15,14 @@ use std::process::Command;
 const NOBODY: u32 = 65_534;
 const SHAPE: &str = "--metadata-targets 1 --storage-services 1 --targets-per-service 2";
 
-/// Runs a script as `nobody` in a directory of that user, next to the program. `device` is the mode
-/// of `/dev/fuse`.
+/// Runs a script as the user `nobody` in a directory of that user, next to the program `skep`.
+/// `device` is the mode of `/dev/fuse`.
 fn as_nobody(device: &str, script: &str) -> Finished {
     as_root(device, "nobody \"$1\"", &[script])
 }
 
-/// Runs a script as root in a directory that belongs to `nobody`, next to the program. In the
-/// script, the shell function `nobody` runs another script as that user.
+/// Runs a script as root in a directory that belongs to the user `nobody`, next to the program
+/// `skep`. In the script, the shell function `nobody` runs another script as that user.
 fn as_root(device: &str, script: &str, arguments: &[&str]) -> Finished {
     let scratch = Scratch::new();
     files::set_permissions(scratch.path(), fs::Permissions::from_mode(0o755));
@@ -42,7 +42,7 @@ fn as_root(device: &str, script: &str, arguments: &[&str]) -> Finished {
 }
 
 #[test]
-fn an_ordinary_user_starts_a_cluster_uses_it_and_ends_it() {
+fn ordinary_user_can_start_use_and_end_a_cluster() {
     let script = format!(
         "set -e; ../skep up --detach {SHAPE} >up.log; echo hello >skep-mnt/a; \
          cat skep-mnt/a; stat -c %u skep-mnt/a; grep /skep-mnt /proc/mounts; ../skep down"
@@ -66,12 +66,12 @@ fn cluster_with_a_home() -> Cluster {
     cluster
 }
 
-/// Only the user that made the mount sees the files. This user needs no root permissions to change
-/// or end the mount.
+/// Only the user that has mounted the cluster can access the mount. This user can change and end
+/// the mount without root.
 ///
 /// Command: skep mount, skep umount.
 #[test]
-fn an_ordinary_user_mounts_a_cluster_of_root() {
+fn ordinary_user_can_mount_a_cluster_of_root() {
     let cluster = cluster_with_a_home();
     files::write(cluster.path().join("secret"), "x");
     let secret = fs::Permissions::from_mode(0o600);
@@ -111,7 +111,7 @@ fn an_ordinary_user_mounts_a_cluster_of_root() {
 /// `allow_other` needs an entry in `/etc/fuse.conf`. Without this entry, a mount with the option is
 /// refused.
 #[test]
-fn user_mounts_allow_others_if_fuse_conf_does() {
+fn user_mounts_accept_allow_other_if_fuse_conf_permits_it() {
     let cluster = cluster_of_root();
     files::write(cluster.path().join("file"), "for all\n");
     let token = cluster.data().join("management/join-token").display().to_string();
@@ -129,8 +129,8 @@ fn user_mounts_allow_others_if_fuse_conf_does() {
     cluster.stop();
 }
 
-/// This test checks no statement of Semantics. It checks that mount(8), the helper and
-/// `fusermount3` work together.
+/// This test checks that mount(8), the helper and `fusermount3` work together. It does not check a
+/// statement of Semantics.
 #[test]
 fn fstab_line_with_user_can_be_mounted_by_ordinary_users() {
     let cluster = cluster_with_a_home();
@@ -151,14 +151,14 @@ fn fstab_line_with_user_can_be_mounted_by_ordinary_users() {
     cluster.stop();
 }
 
-/// Tries to mount an unreachable cluster. The attempt fails, but creates a log; prints the path of
-/// this log.
+/// Tries to mount an unreachable cluster. The attempt fails, but creates a log. The script prints
+/// the path of this log.
 const TRY: &str = "../skep mount --detach --cluster 127.0.0.1:1 --token-file token --retry 0 mnt \
                    2>&1 | sed -n 's/Full log: //p'";
 
 /// Each mount point has one log, in a directory where no other user can create files.
 #[test]
-fn mounts_in_the_background_log_where_only_their_user_writes() {
+fn logs_of_background_mounts_are_writable_only_by_their_user() {
     let script = format!(
         "set -e; umask 022; ../skep management --init --directory m --listen 127.0.0.1:0 \
          >init.log; cp m/join-token token; chown nobody: token; mkdir mnt tmp ../log; \
@@ -188,14 +188,14 @@ fn mounts_in_the_background_log_where_only_their_user_writes() {
     ];
     assert_eq!(lines.len(), 1 + expected.len() + 2, "{printed}");
     assert_eq!(lines[1..=expected.len()], expected, "{printed}");
-    // A directory that belongs to a different user is not used.
+    // A log directory that belongs to a different user is not used.
     let (other, within) = (lines[lines.len() - 2], lines[lines.len() - 1]);
     assert!(other.starts_with(&format!("{home}/tmp/skep-{NOBODY}-")), "{printed}");
     assert_eq!(within, "0", "{printed}");
 }
 
 #[test]
-fn a_missing_helper_is_named_with_its_package() {
+fn error_for_a_missing_helper_names_its_package() {
     let script = format!(
         "mkdir bin; for it in umount mount; do ln -s $(command -v $it) bin/; done; \
          PATH=$PWD/bin ../skep up --detach {SHAPE}"
@@ -208,7 +208,7 @@ fn a_missing_helper_is_named_with_its_package() {
 }
 
 #[test]
-fn device_without_permission_is_named_with_the_way_out() {
+fn error_for_an_inaccessible_device_names_the_fix() {
     let printed = as_nobody("600", &format!("../skep up --detach {SHAPE}")).expect_failure();
     assert!(printed.contains("/dev/fuse") && printed.contains("chmod 666 /dev/fuse"), "{printed}");
 }

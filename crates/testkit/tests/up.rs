@@ -25,7 +25,7 @@ fn text(value: &Value) -> &str {
 ///
 /// Command: skep node list, skep target list, skep health df, skep health check.
 #[test]
-fn lists_show_all_parts_of_a_cluster_of_default_shape() {
+fn lists_show_all_nodes_targets_and_groups_of_a_cluster() {
     let cluster = Cluster::start(Shape::default());
     let nodes = cluster.skep_list(&["node", "list"]);
     let names: Vec<&str> = nodes.iter().map(|node| text(&node["name"])).collect();
@@ -47,8 +47,8 @@ fn lists_show_all_parts_of_a_cluster_of_default_shape() {
     assert_eq!(groups.len(), targets.len());
     let members = |group: &Value| group["members"].as_array().map(Vec::len);
     assert!(groups.iter().all(|group| members(group) == Some(1)), "{groups:?}");
-    // All targets share one file system, so the whole cluster has no more space than each target
-    // has.
+    // All targets share one file system, so the whole cluster has no more space than a single
+    // target.
     let of = |path: &Path| rustix::fs::statvfs(path).or_fail("statvfs", path);
     let (host, mount) = (of(cluster.data()), of(cluster.path()));
     let total = |it: &rustix::fs::StatVfs| it.f_blocks * it.f_frsize;
@@ -70,8 +70,8 @@ fn lists_show_all_parts_of_a_cluster_of_default_shape() {
 
 /// Semantics 1.15.
 #[test]
-fn free_space_follows_the_disk_in_small_steps() {
-    // A separate disk, to which no other program writes.
+fn free_space_shows_small_changes_of_the_disk() {
+    // Use a separate disk, to which no other program writes.
     let scratch = Scratch::new();
     let disk = Disk::new(&scratch, 32 << 30);
     let cluster = Cluster::start_in(disk.path(), Shape::small());
@@ -82,7 +82,7 @@ fn free_space_follows_the_disk_in_small_steps() {
         host.abs_diff(mount) < 32 << 20
     };
     wait_for("the space is that of the disk", PATIENCE, || follows().then_some(()));
-    // The file is smaller than a hundredth of the disk.
+    // The new file is smaller than a hundredth of the disk.
     let path = cluster.path().join("large");
     files::write(&path, vec![1; 128 << 20]);
     files::sync_all(&files::open(&path));
@@ -100,7 +100,8 @@ struct Stranger<'a> {
 impl Stranger<'_> {
     const BYTES: u64 = 96 << 20;
 
-    /// Creates or removes the file, and waits until the disk's free space shows the change.
+    /// Creates or removes the file, and waits until `statfs` of the disk shows the changed free
+    /// space.
     fn set(&self, is_there: bool) {
         let (path, before) = (self.disk.path().join("stranger"), free(self.disk.path()));
         if is_there {
@@ -115,21 +116,21 @@ impl Stranger<'_> {
     }
 }
 
-/// Returns the number of bytes that users may still write.
+/// Returns the number of free bytes that `statfs` reports to users.
 fn free(path: &Path) -> u64 {
     let capacity = rustix::fs::statvfs(path).or_fail("statvfs", path);
     capacity.f_bavail * capacity.f_frsize
 }
 
-/// Whether the number of free bytes has changed by about the size of a [`Stranger`].
+/// Whether the numbers of free bytes differ by about the size of a [`Stranger`].
 fn has_moved(before: u64, after: u64) -> bool {
     before.abs_diff(after) > Stranger::BYTES / 2
 }
 
-/// Semantics 1.15: on a disk to which no other program writes.
+/// Semantics 1.15, for a disk to which no other program writes.
 #[test]
 fn free_space_is_at_most_three_seconds_old() {
-    // Tolerance for delays of a busy machine.
+    // Additional time for delays of a busy machine.
     const MARGIN: Duration = Duration::from_millis(1500);
     let scratch = Scratch::new();
     let disk = Disk::new(&scratch, 1 << 30);
@@ -147,7 +148,7 @@ fn free_space_is_at_most_three_seconds_old() {
 
 /// Semantics 1.15.
 #[test]
-fn free_space_stays_as_last_reported_without_management() {
+fn free_space_does_not_change_while_management_is_stopped() {
     let scratch = Scratch::new();
     let disk = Disk::new(&scratch, 1 << 30);
     let cluster = Cluster::start_in(disk.path(), Shape::small());
@@ -156,7 +157,7 @@ fn free_space_stays_as_last_reported_without_management() {
     let before = free(cluster.path());
     management.signal(Signal::STOP);
     stranger.set(true);
-    // Wait for longer than a report may be old while management runs.
+    // Wait longer than the maximum age of reported free space while management runs.
     let shown = eventually(Duration::from_secs(8), || {
         let now = free(cluster.path());
         has_moved(before, now).then_some(now)
@@ -171,12 +172,12 @@ fn free_space_stays_as_last_reported_without_management() {
 
 /// Command: skep entry info.
 #[test]
-fn entry_info_names_targets_and_servers_are_used_evenly() {
+fn entry_info_shows_that_files_use_all_servers_evenly() {
     let cluster = Cluster::start(Shape::default());
     for number in 0..20 {
         let path = cluster.path().join(format!("file-{number}"));
         files::write(&path, vec![7; 3 << 20]);
-        // The command finds the cluster only by the path in the mount.
+        // The command gets no `--cluster`, and finds the cluster by the path in its mount.
         let mut command = Command::new(cluster::program());
         command.args(["entry", "info", "--output", "json"]).arg(&path);
         let info = finish(&mut command, PATIENCE).expect_success();
@@ -202,7 +203,7 @@ fn entry_info_names_targets_and_servers_are_used_evenly() {
 
 /// Command: skep up, skep down.
 #[test]
-fn next_up_has_the_same_files_and_addresses() {
+fn restarted_cluster_has_the_same_files_and_addresses() {
     let cluster = Cluster::start(Shape::small());
     files::write(cluster.path().join("kept"), "as it was");
     let addresses = || {
@@ -217,7 +218,7 @@ fn next_up_has_the_same_files_and_addresses() {
     assert_eq!(files::read(cluster.path().join("kept")), b"as it was");
     assert_eq!(addresses(), before);
     cluster.stop();
-    // Stopping a stopped cluster succeeds; starting it with a different shape fails.
+    // Stopping a stopped cluster succeeds. Starting it with a different shape fails.
     cluster.stop();
     let data = cluster.data().display().to_string();
     let other = cluster::skep(["up", "--detach", "--data-dir", &data, "--metadata-targets", "2"]);
@@ -262,7 +263,8 @@ fn killed_processes_are_restarted_and_logged() {
     for name in ["storage-1", "management", "metadata-1", "mount"] {
         assert!(log.contains(&format!("{name} exited unexpectedly (signal 9)")), "{name}: {log}");
         assert!(log.contains(&format!("{name} is running again")), "{name}: {log}");
-        // The process that waited for `skep up` has exited, which must not affect the services.
+        // The process to which the services reported their start has exited. The services must not
+        // log an error about this.
         let log = cluster.data().join(format!("logs/{name}.log"));
         let log = files::read_to_string(log);
         assert!(!log.contains("cannot notify the service manager"), "{name}: {log}");
@@ -271,7 +273,7 @@ fn killed_processes_are_restarted_and_logged() {
 }
 
 #[test]
-fn services_end_if_the_supervisor_is_killed_and_up_restarts() {
+fn services_end_with_a_killed_supervisor_and_up_restarts_them() {
     let cluster = Cluster::start(Shape::small());
     files::write(cluster.path().join("file"), "kept");
     cluster.processes("up").first().expect("it runs").kill();
@@ -342,7 +344,8 @@ fn a_directory_with_other_files_and_a_damaged_log_are_refused() {
 
 #[test]
 fn cluster_starts_without_a_monitor_that_fails() {
-    // Without a password, a monitor refuses an address that others can reach.
+    // This monitor fails, because without a password it refuses an address that other hosts can
+    // reach.
     let more = ["--set", "monitor:listen=0.0.0.0:0"].map(String::from).to_vec();
     let cluster = Cluster::start(Shape { monitor: true, more, ..Shape::small() });
     files::write(cluster.path().join("file"), "text");

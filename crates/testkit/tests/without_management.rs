@@ -1,6 +1,7 @@
 //! Management is never on the I/O path. Without management, killed services start again from their
-//! cached cluster map, and the mount keeps running. A target that management has never seen must
-//! wait for management. When management is back, all targets are members.
+//! cached cluster map, and the mount continues to run. A target that management has never
+//! registered must wait for management. When management runs again, the cluster map has all
+//! targets.
 //!
 //! The tests start each service separately, since `skep up` would also start management again.
 
@@ -21,7 +22,7 @@ struct Service {
 }
 
 impl Service {
-    /// Starts the service, for the first time or after it was killed.
+    /// Starts the service for the first time, or again after it was killed.
     fn start(&mut self) {
         let log = self.directory.join("service.log");
         let log = files::open_with(OpenOptions::new().create(true).append(true), log);
@@ -41,7 +42,7 @@ impl Service {
         self.arguments[0] == role
     }
 
-    /// Waits until the service has written its cached cluster map after `since`.
+    /// Waits until the service has stored its cached cluster map again after the time `since`.
     fn await_cached_map(&self, since: SystemTime) {
         wait_for("the cluster map is kept", PATIENCE, || {
             let file = fs::metadata(self.directory.join("kept-map")).ok()?;
@@ -58,7 +59,7 @@ impl Drop for Service {
 
 /// A cluster whose services are child processes of the test.
 struct Loose {
-    // Dropped before the cluster, which would otherwise wait for the services.
+    // The first field, because dropping the cluster first would wait for the services.
     services: Vec<Service>,
     mount: Mounted,
     cluster: Cluster,
@@ -91,7 +92,7 @@ impl Loose {
         self.services.iter_mut().filter(move |it| it.is(role))
     }
 
-    /// Restarts a storage service with one more target, which management has never seen.
+    /// Restarts a storage service with one more target, which management has never registered.
     fn add_storage_target(&mut self) -> PathBuf {
         let token = self.cluster.data().join("management/join-token");
         let service = self.of("storage").next().expect("a storage service");
@@ -112,12 +113,12 @@ impl Loose {
         finish(&mut command, PATIENCE)
     }
 
-    /// Waits until `health check` succeeds and every node is online.
+    /// Waits until `skep health check` succeeds and every node is online.
     fn await_healthy(&self) {
         wait_for("the cluster is healthy", PATIENCE, || {
             let check = self.ask(&["health", "check"]);
             let nodes = self.cluster.skep_list(&["node", "list"]);
-            // Five services and a mount.
+            // The nodes are five services and a mount.
             let are_online =
                 nodes.len() == 6 && nodes.iter().all(|node| node["reachability"] == "Online");
             (check.status.success() && are_online).then_some(())
@@ -125,7 +126,7 @@ impl Loose {
     }
 }
 
-/// Runs `body`, which may wait for servers; panics if it takes too long.
+/// Runs `body`, which may wait for servers. Panics if `body` takes too long.
 fn in_time(what: &'static str, body: impl FnOnce() + Send + 'static) {
     let (done, is_done) = mpsc::channel();
     let thread = std::thread::spawn(move || {
@@ -170,7 +171,7 @@ fn services_start_and_mounts_work_without_management() {
     let answering = lines.iter().filter(|line| line.contains(": reachable at ")).count();
     assert_eq!(answering, 4, "the map of the mount names the other services: {lines:?}");
 
-    // First kill one service of each kind while the others run, then all that are left.
+    // First kill one service of each kind while the others run, then kill the other services.
     for skipped in [1, 0] {
         for role in ["metadata", "storage"] {
             loose.of(role).skip(skipped).for_each(Service::kill);

@@ -1,6 +1,6 @@
-//! Queries about files through a mount, for ordinary users without the token: the clients that use
-//! a file, its locks, its path by its id, and the space on its targets. The kernel and the
-//! permissions of directories limit each query to files that the user may read.
+//! Queries about files through a mount, for ordinary users without the token. They return the
+//! clients that use a file, its locks, its path by its id, and the space on targets. The kernel and
+//! the permissions of directories limit each query to files that the user may read.
 
 use skep_testkit::program::{Finished, finish};
 use skep_testkit::{Cluster, PATIENCE, Scratch, Shape, cluster, files};
@@ -89,13 +89,14 @@ fn ids_resolve_to_paths_that_the_user_may_list() {
         let found = user.skep(&["entry", "path", "--mount", &mount, name]).expect_success();
         assert_eq!(found, text(&path) + "\n");
     }
-    // With the token, paths begin at the root of the file system, and need no mount.
+    // With the token, the query needs no mount, and returns a path from the root of the file
+    // system.
     assert_eq!(cluster.skep(&["entry", "path", &id]), "/a/b/file\n");
     let open = files::open(&path);
     let listed = cluster.skep(&["client", "files", "--paths"]);
     assert!(listed.contains("/a/b/file"), "{listed}");
 
-    // The recorded directory follows a rename.
+    // After a rename, the query returns the new path.
     files::rename(&path, cluster.path().join("a/moved"));
     assert_eq!(cluster.skep(&["entry", "path", &id]), "/a/moved\n");
     let find = |id: &str| user.skep(&["entry", "path", "--mount", &mount, id]);
@@ -105,7 +106,7 @@ fn ids_resolve_to_paths_that_the_user_may_list() {
     let refused = find(&id).expect_failure();
     assert!(refused.contains("may not list") && !refused.contains("moved"), "{refused}");
 
-    // A file without a name has no path, and a wrong id is refused.
+    // The query fails for a file that has lost its last name, and for an invalid id.
     files::remove_file(cluster.path().join("a/moved"));
     assert!(find(&id).expect_failure().contains("its last name was removed"));
     assert!(find("nothing").expect_failure().contains("2A-1F"));
@@ -140,7 +141,7 @@ fn clients_are_selected_by_host_or_wildcard() {
 
 /// Command: skep entry set, skep node list.
 #[test]
-fn refusals_name_the_one_reason_and_the_way_out() {
+fn refusals_name_one_reason_and_its_fix() {
     let cluster = Cluster::start(Shape::small());
     let user = User::new();
     let mount = text(cluster.path());

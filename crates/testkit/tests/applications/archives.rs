@@ -82,15 +82,14 @@ fn assert_same(expected: &Path, found: &Path) {
     assert_eq!(owners[0], owners[1]);
 }
 
-/// Checks that a sparse file of 200 MB with 30 KB of data is still sparse, as far as chunk files
-/// allow.
+/// Checks that a sparse file of 200 MB with 30 KB of data still has less than 20 MB of blocks.
 fn assert_sparse(path: &Path) {
     let found = files::metadata(path);
     assert_eq!(found.len(), 200_000_000);
     assert!(found.blocks() * 512 < 20_000_000, "{} blocks", found.blocks());
 }
 
-pub(crate) fn rsync_with_everything_there_and_back(places: &Places) {
+pub(crate) fn rsync_copies_all_kinds_of_entries_to_a_mount_and_back(places: &Places) {
     let (source, back) = (places.local.join("source"), places.local.join("back"));
     make_tree(&source);
     let rsync = |from: &Path, to: &Path, more: &[&str]| {
@@ -110,7 +109,7 @@ pub(crate) fn rsync_with_everything_there_and_back(places: &Places) {
     assert_same(&source, &back);
 }
 
-pub(crate) fn tar_with_everything_there_and_back(places: &Places) {
+pub(crate) fn tar_copies_all_kinds_of_entries_to_a_mount_and_back(places: &Places) {
     let source = places.one.join("tree");
     make_tree(&source);
     let what = ["--sparse", "--xattrs", "--acls", "--numeric-owner", "--format=pax"];

@@ -5,8 +5,8 @@ use crate::{Places, text};
 use skep_testkit::program::run_in;
 use std::path::Path;
 
-/// Options for all jobs. Each job has its own file. A header in each block contains the position
-/// and the time of the block.
+/// Options for all jobs. Each job has its own file. A header in each block contains the offset of
+/// the block and the time of its write.
 const GENERAL: &str = "--size=24m --verify=crc32c --verify_fatal=1 --randseed=5 --allrandrepeat=1 \
                        --group_reporting";
 const JOBS: &str = "\
@@ -21,10 +21,10 @@ fn fio(directory: &Path, more: &str) {
     run_in(directory, "fio", [&place[..]].into_iter().chain(words.split_whitespace()));
 }
 
-pub(crate) fn fio_verifies_on_one_mount_the_writes_of_another(places: &Places) {
+pub(crate) fn fio_verifies_on_one_mount_the_writes_of_the_other(places: &Places) {
     fio(&places.one, "--do_verify=0 --end_fsync=1");
     fio(&places.other, "--verify_only");
-    // The reverse direction, over the existing files: every byte changes.
+    // Test the reverse direction. The other mount overwrites every byte of the existing files.
     fio(&places.other, "--do_verify=0 --end_fsync=1 --verify_pattern=0x5a");
     fio(&places.one, "--verify_only --verify_pattern=0x5a");
 }

@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 const PROGRAM: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/applications/sqlite.py");
-/// Longer than in other tests: each commit of the database waits for stable storage.
+/// Longer than in other tests, because each commit of the database waits for stable storage.
 const PATIENCE: Duration = Duration::from_secs(240);
 
 fn sqlite(arguments: &[&str]) {
@@ -21,7 +21,7 @@ fn base(directory: &Path) -> String {
     text(&directory.join("base.db")).to_owned()
 }
 
-/// Runs one writer for each pair of name and directory, all at once.
+/// Runs one writer for each pair of name and directory in `of`, all at once.
 fn writers(count: &str, of: &[(&str, &Path)]) {
     std::thread::scope(|scope| {
         for (name, directory) in of {
@@ -30,7 +30,7 @@ fn writers(count: &str, of: &[(&str, &Path)]) {
     });
 }
 
-/// With a rollback journal, SQLite on several hosts needs only locks and `fsync`.
+/// With a rollback journal, SQLite on several hosts needs only correct file locks and `fsync`.
 pub(crate) fn sqlite_writers_of_both_mounts(places: &Places) {
     sqlite(&["make", &base(&places.one), "delete"]);
     writers("60", &[("a", &places.one), ("b", &places.other), ("c", &places.one)]);
@@ -40,7 +40,7 @@ pub(crate) fn sqlite_writers_of_both_mounts(places: &Places) {
 }
 
 /// The killed writer leaves a half-written database with a journal. The next process that opens the
-/// database, on either mount, finds the lock free and rolls back.
+/// database, on either mount, gets the lock and rolls back the transaction.
 pub(crate) fn sqlite_journal_of_a_killed_writer(places: &Places) {
     sqlite(&["make", &base(&places.one), "delete"]);
     writers("5", &[("a", &places.other)]);
@@ -65,8 +65,8 @@ pub(crate) fn sqlite_journal_of_a_killed_writer(places: &Places) {
     sqlite(&["check", &base(&places.one), "a:5", "b:5"]);
 }
 
-/// In this mode SQLite shares memory through a mapped file, so all processes must use one mount (as
-/// SQLite requires on network file systems). After the last close, the other mount sees all data.
+/// In WAL mode, SQLite shares memory through a mapped file, so all processes must use one mount (as
+/// SQLite requires on network file systems). After the last close, the other mount has all data.
 pub(crate) fn sqlite_wal_of_several_processes(places: &Places) {
     sqlite(&["make", &base(&places.one), "wal"]);
     writers("100", &[("a", &places.one), ("b", &places.one), ("c", &places.one)]);

@@ -1,6 +1,6 @@
 //! Applications on two mounts of one cluster at once, over different transports: databases, sources
-//! and builds, archives, and verified writes. The results are checked from the other mount, or
-//! against the local file system.
+//! and builds, archives, and verified writes. The tests check the results on the other mount, or
+//! compare them with the local file system.
 //!
 //! Longer tests of applications are in `external`.
 
@@ -27,12 +27,18 @@ const CASES: &[Case<Places>] = &[
     Case { name: "databases::sqlite_writers", body: databases::sqlite_writers_of_both_mounts },
     Case { name: "databases::sqlite_killed", body: databases::sqlite_journal_of_a_killed_writer },
     Case { name: "databases::sqlite_wal", body: databases::sqlite_wal_of_several_processes },
-    Case { name: "sources::git", body: sources::git_is_read_while_it_is_collected },
+    Case { name: "sources::git", body: sources::clone_succeeds_during_git_gc_on_the_other_mount },
     Case { name: "sources::git_writers", body: sources::git_commits_of_both_mounts },
     Case { name: "sources::make", body: sources::make_sees_changes_of_the_other_mount },
-    Case { name: "archives::rsync", body: archives::rsync_with_everything_there_and_back },
-    Case { name: "archives::tar", body: archives::tar_with_everything_there_and_back },
-    Case { name: "bytes::fio", body: bytes::fio_verifies_on_one_mount_the_writes_of_another },
+    Case {
+        name: "archives::rsync",
+        body: archives::rsync_copies_all_kinds_of_entries_to_a_mount_and_back,
+    },
+    Case {
+        name: "archives::tar",
+        body: archives::tar_copies_all_kinds_of_entries_to_a_mount_and_back,
+    },
+    Case { name: "bytes::fio", body: bytes::fio_verifies_on_one_mount_the_writes_of_the_other },
 ];
 
 fn text(path: &Path) -> &str {

@@ -33,7 +33,7 @@ fn repository(directory: &Path, commits: usize) {
 
 /// `git gc` replaces packs while the other mount clones the repository. The clone must find every
 /// object, in old or new packs.
-pub(crate) fn git_is_read_while_it_is_collected(places: &Places) {
+pub(crate) fn clone_succeeds_during_git_gc_on_the_other_mount(places: &Places) {
     let (here, there) = (places.one.join("repository"), places.other.join("repository"));
     repository(&here, 10);
     let head = git(&here, &["rev-parse", "HEAD"]);
@@ -64,8 +64,8 @@ pub(crate) fn git_is_read_while_it_is_collected(places: &Places) {
     assert_eq!(git(&there, &["status", "--porcelain"]), "");
 }
 
-/// Two work trees of one repository commit at once, each to its own branch. Both create references
-/// and packs with `link` and `rename`.
+/// Two work trees of one repository commit at once, each to its own branch. Both mounts create
+/// references and packs with `link` and `rename`.
 pub(crate) fn git_commits_of_both_mounts(places: &Places) {
     let here = places.one.join("repository");
     repository(&here, 2);
@@ -123,8 +123,8 @@ fn make(directory: &Path) -> (usize, String) {
     (compiled, run_in(directory, "./program", [""; 0]))
 }
 
-/// Waits until both mounts show the same modification time of a file: attributes may be stale for
-/// up to a second.
+/// Waits until both mounts show the same modification time of a file, because attributes may be
+/// stale for up to a second.
 fn same_time(places: &Places, name: &str) {
     wait_for("the other mount sees the new time", Duration::from_secs(10), || {
         let times = [&places.one, &places.other].map(|place| {
