@@ -49,8 +49,8 @@ fn in_capitals(title: &str) -> String {
     words.collect::<Vec<_>>().join(" ")
 }
 
-/// The output format of this process, set once before the command runs. A static, since functions
-/// that print are many calls below the command line.
+/// The output format of this process, set once before the command runs. A static variable, since
+/// the functions that print are many calls away from the command line.
 static FORMAT: OnceLock<OutputFormat> = OnceLock::new();
 
 /// Sets the output format of this process.
@@ -70,7 +70,7 @@ pub(crate) fn is_for_people() -> bool {
 }
 
 /// Serializes a path for `serialize_with`. Replaces invalid UTF-8 by U+FFFD: JSON cannot represent
-/// it, and serde's own serializer would fail after the command has done its work.
+/// invalid UTF-8, and serde's own serializer would fail after the command has done its work.
 pub(crate) fn path<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(&path.display())
 }
@@ -80,13 +80,14 @@ pub(crate) fn print<T: Serialize>(value: &T, as_text: impl FnOnce(&T) -> String)
     let text = in_chosen_form(value, as_text)?;
     table_layout::check()?;
     match FORMAT.get() {
-        // An empty list has no lines in this format.
+        // An empty list has no lines in these formats.
         Some(OutputFormat::Ndjson | OutputFormat::Csv) if text.is_empty() => Ok(()),
         _ => say(&text),
     }
 }
 
-/// Returns a value in the chosen format, without a final newline. Empty for an empty list.
+/// Returns a value in the chosen format, without a final newline. The result is empty for an empty
+/// list in the formats NDJSON and CSV.
 pub(crate) fn in_chosen_form<T: Serialize>(
     value: &T,
     as_text: impl FnOnce(&T) -> String,
@@ -117,8 +118,8 @@ fn in_form<T: Serialize>(
     Ok(text.trim_end().to_owned())
 }
 
-/// Returns objects as comma-separated values. The columns are the names of the first object, in
-/// alphabetical order. Nested values appear as JSON.
+/// Returns objects as comma-separated values. The columns are the field names of the first object,
+/// in alphabetical order. Nested values appear as JSON.
 fn csv(things: &[serde_json::Value]) -> String {
     use serde_json::Value;
     let Some(first) = things.first() else { return String::new() };
@@ -146,8 +147,8 @@ fn csv_cell(value: &serde_json::Value) -> String {
     }
 }
 
-/// Quotes a text for CSV. A text that a spreadsheet would run as a formula gets an apostrophe
-/// before it.
+/// Quotes a text for CSV. Puts an apostrophe before a text that a spreadsheet would compute as a
+/// formula.
 fn csv_quoted(text: &str) -> String {
     let is_number = text.parse::<f64>().is_ok();
     let is_formula = text.starts_with(['=', '+', '-', '@', '\t', '\r']) && !is_number;
@@ -158,8 +159,8 @@ fn csv_quoted(text: &str) -> String {
     }
 }
 
-/// Prints a warning to standard error, apart from the output for programs. It must not make the
-/// command fail, so an error of the output is ignored.
+/// Prints a warning to standard error, which keeps it apart from the output for programs. Ignores
+/// errors of this output, since a warning must not make the command fail.
 pub(crate) fn warn(text: &str) {
     let _ = writeln!(std::io::stderr().lock(), "skep: {text}");
 }
@@ -174,7 +175,7 @@ pub(crate) fn say(text: &str) -> Result<()> {
 }
 
 /// Returns the text of a table, without trailing spaces. Escapes control characters in the cells:
-/// names come from other hosts and users, and each row is one line.
+/// names come from other hosts and users, and a control character could break the line of a row.
 pub(crate) fn render(table: &Table) -> String {
     let mut table = table.clone();
     table_layout::apply(&mut table);
@@ -259,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn large_numbers_are_printed_with_a_unit() {
+    fn sizes_and_counts_are_printed_with_a_unit() {
         let check = |bytes, expected: &str| assert_eq!(size(bytes), expected);
         check(0, "0B");
         check(1023, "1023B");
@@ -344,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn tables_have_no_trailing_blanks() {
+    fn table_lines_have_no_trailing_spaces() {
         let mut shown = table(&["ID", ">Free"]);
         shown.add_row(["t1", "5"]);
         assert_eq!(render(&shown), "ID  FREE\nt1     5\n");

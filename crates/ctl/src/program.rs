@@ -16,19 +16,20 @@ pub(crate) fn is_mount_helper(program: &OsStr) -> bool {
 /// newer build.
 pub(crate) fn program() -> Command {
     let mut command = Command::new("/proc/self/exe");
-    // Under the name of the mount helper, the new process would parse its arguments like mount(8).
+    // If its name were that of the mount helper, the new process would parse its arguments as a
+    // helper of mount(8) does.
     let name = std::env::args_os().next().filter(|name| !is_mount_helper(name));
     command.arg0(name.unwrap_or_else(|| "skep".into()));
     // The process that waits until this process is ready must not receive the notifications of the
-    // new process. It may also have exited.
+    // new process. The waiting process may also have exited.
     command.env_remove("NOTIFY_SOCKET");
     command
 }
 
 /// Sets the name that `ps`, `top` and `pgrep` show for this process. Without this, a process that
-/// [`program`] has started has the name `exe`. The kernel keeps 15 bytes.
+/// [`program`] has started has the name `exe`. The kernel keeps the first 15 bytes of the name.
 pub(crate) fn set_process_name(name: &str) {
-    // Best effort: the name is only for people. Without /proc, `program` fails anyway.
+    // An error is ignored, since only people need the name. Without /proc, `program` fails anyway.
     let _ = std::fs::write("/proc/self/comm", name);
 }
 

@@ -1,7 +1,7 @@
-//! The layout of tables that the user asks for: which columns, in which order of rows, with or
-//! without the line of titles.
+//! The layout of tables that the user requests: the columns, the order of the rows, and whether the
+//! table has a line of titles.
 //!
-//! Does not own the format of cells or of other outputs than tables (`output`).
+//! Does not own the format of cells, or outputs other than tables (`output`).
 
 use clap::Args;
 use comfy_table::{Cell, CellAlignment, Row, Table};
@@ -29,8 +29,8 @@ pub(crate) struct TableLayout {
 /// The layout of this process, set once before the command runs.
 static LAYOUT: OnceLock<TableLayout> = OnceLock::new();
 
-/// The first problem of a table that was laid out. The functions that make texts return no errors;
-/// the function that prints a text checks this.
+/// The first error of a layout in this process. The functions that make texts cannot return errors,
+/// so the function that prints a text checks this variable.
 static PROBLEM: Mutex<Option<Error>> = Mutex::new(None);
 
 /// Sets the layout of this process.
@@ -39,8 +39,8 @@ pub(crate) fn choose(layout: TableLayout) {
     let _ = LAYOUT.set(layout);
 }
 
-/// Changes a table as the user has asked. Keeps the table if a column does not exist, and records
-/// the problem.
+/// Changes a table to the layout that the user requested. If a column does not exist, leaves the
+/// table unchanged and records the error.
 pub(crate) fn apply(table: &mut Table) {
     let Some(layout) = LAYOUT.get().filter(|layout| **layout != TableLayout::default()) else {
         return;
@@ -50,7 +50,7 @@ pub(crate) fn apply(table: &mut Table) {
     }
 }
 
-/// Returns the first problem of the tables that were laid out.
+/// Returns the error that [`apply`] has recorded, and clears it.
 ///
 /// # Errors
 /// `InvalidArgument` if the user has named a column that a table does not have.
@@ -119,13 +119,15 @@ fn cells(row: Option<&Row>) -> impl Iterator<Item = String> {
     row.into_iter().flat_map(Row::cell_iter).map(Cell::content)
 }
 
-/// Whether a name means a title: in any case, with `-` or `_` for a space.
+/// Whether a name of the user means a title. Ignores upper and lower case; `-` and `_` mean a
+/// space.
 fn is_same(title: &str, name: &str) -> bool {
     let plain = |text: &str| text.to_lowercase().replace([' ', '_'], "-");
     plain(title) == plain(name.trim())
 }
 
-/// Compares two cells: numbers with units by their value, before all texts.
+/// Compares two cells: numbers, with or without units, by their value, and texts in alphabetical
+/// order. Numbers come before texts.
 fn compare(one: &str, other: &str) -> Ordering {
     match (value(one), value(other)) {
         (Some(one), Some(other)) => one.total_cmp(&other),
@@ -135,7 +137,8 @@ fn compare(one: &str, other: &str) -> Ordering {
     }
 }
 
-/// Returns the value of a number as tables show it: `12`, `1.5GiB`, `16.8M`, `4.2ms`, `15.1%`.
+/// Returns the value of a number in a form that tables show: `12`, `1.5GiB`, `16.8M`, `4.2ms`,
+/// `15.1%`.
 fn value(cell: &str) -> Option<f64> {
     let end = cell.find(|it: char| !it.is_ascii_digit() && !matches!(it, '.' | '-'));
     let (number, unit) = cell.split_at(end.unwrap_or(cell.len()));

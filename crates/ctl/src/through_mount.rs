@@ -1,8 +1,8 @@
 //! Reads the records of a cluster through one of its mounts, for users without the cluster's token.
 //!
-//! The mount answers with extended attributes whose values are encoded records of the same version
-//! of the program. The kernel checks the user's permission: reading the attributes of a file needs
-//! the permission to read the file. Does not own the names of the attributes (`skep_fuse`).
+//! The mount has extended attributes whose values are records, encoded by the version of the
+//! program that mounted. The kernel checks the user's permission: reading the attributes of a file
+//! needs the permission to read the file. Does not own the names of the attributes (`skep_fuse`).
 
 use rustix::io::Errno;
 use skep_client::FileUsers;
@@ -19,7 +19,7 @@ const MAX_VALUE_BYTES: usize = 64 << 10;
 const MAP_ATTEMPTS: usize = 20;
 
 /// Returns the record about the file or directory at `path`. `None` if the mount cannot answer: it
-/// is of an older version, or `path` is a symbolic link or a special file, which have no such
+/// runs an older version, or `path` is a symbolic link or a special file, which have no such
 /// attributes.
 ///
 /// # Errors
@@ -30,7 +30,7 @@ pub(crate) fn entry_info(path: &Path) -> Result<Option<EntryInfo>> {
     EntryInfo::from_bytes(&bytes).map(Some).map_err(|error| other_version(path, &error))
 }
 
-/// Returns the clients that use the regular file at `path`. `None` if the mount is of an older
+/// Returns the clients that use the regular file at `path`. `None` if the mount runs an older
 /// version.
 ///
 /// # Errors
@@ -49,7 +49,7 @@ pub(crate) fn file_users(path: &Path) -> Result<Option<FileUsers>> {
     Ok(Some(users))
 }
 
-/// Finds the path of an inode in the mount at or above `directory`. `None` if the mount is of an
+/// Finds the path of an inode in the mount at or above `directory`. `None` if the mount runs an
 /// older version. Lists the directories from the root of the mount to the inode, so the result
 /// contains only names that this user may list.
 ///
@@ -70,7 +70,7 @@ pub(crate) fn path_of(directory: &Path, inode: InodeId) -> Result<Option<PathBuf
         Err(error) => return Err(error),
     };
     let mut path = root;
-    // The last one is the root itself.
+    // The last inode of the list is the root itself.
     let below = above.iter().rev().skip(1).copied();
     for next in below.chain((inode != InodeId::ROOT).then_some(inode)) {
         path = entry_with(&path, next)?;
@@ -78,7 +78,7 @@ pub(crate) fn path_of(directory: &Path, inode: InodeId) -> Result<Option<PathBuf
     Ok(Some(path))
 }
 
-/// Returns the root directory of the mount that has `directory`.
+/// Returns the root directory of the mount that contains `directory`.
 fn root_of(directory: &Path) -> Result<PathBuf> {
     let failed = |error: std::io::Error| Error::from(error).within(directory.display());
     let mut root = directory.canonicalize().map_err(failed)?;
@@ -136,7 +136,7 @@ enum MapPages {
     Unsupported,
 }
 
-/// Returns the cluster map of the mount at `path`. `None` if the mount is of an older version.
+/// Returns the cluster map of the mount at `path`. `None` if the mount runs an older version.
 ///
 /// # Errors
 /// The errors of [`entry_info`].
@@ -190,7 +190,7 @@ fn attribute(path: &Path, name: &str) -> Result<Option<Vec<u8>>> {
             bytes.truncate(len);
             Ok(Some(bytes))
         }
-        // The kernel refuses such attributes of symbolic links and special files.
+        // The kernel refuses to read such attributes of symbolic links and special files.
         Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::PERM) => Ok(None),
         Err(Errno::ACCESS) => {
             let what = format!(

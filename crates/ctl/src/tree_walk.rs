@@ -1,12 +1,14 @@
-//! The paths in the arguments of a command, with everything below them if the user asks for it.
+//! Visits the paths in the arguments of a command, and everything below them if the user requests
+//! it.
 
 use skep_types::{Error, Result};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Calls `visit` for each path, and, if `is_recursive` is set, for everything below it: a directory
-/// before its entries, and entries in the order of their names. Follows no symbolic links, and does
-/// not leave the file system of a path. Entries that vanish during the walk are left out.
+/// Calls `visit` for each path, and for everything below it if `is_recursive` is set. Visits a
+/// directory before its entries, and entries in the order of their names. Follows no symbolic
+/// links, and does not leave the file system of a path. Skips entries that are removed during the
+/// walk.
 ///
 /// # Errors
 /// - The errors of `visit`.
@@ -29,7 +31,8 @@ fn below(top: &Path, visit: &mut dyn FnMut(&Path) -> Result<()>) -> Result<()> {
     let failed = |path: &Path, error: std::io::Error| Error::from(error).within(path.display());
     let found = std::fs::symlink_metadata(top).map_err(|error| failed(top, error))?;
     let device = found.dev();
-    // The entries that are left of each open directory, the last one first.
+    // For each directory on the current path: its entries that are not visited yet, in reverse
+    // order.
     let mut left = vec![if found.is_dir() { entries(top)? } else { Vec::new() }];
     while let Some(entries_left) = left.last_mut() {
         let Some(path) = entries_left.pop() else {

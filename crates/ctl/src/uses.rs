@@ -1,5 +1,5 @@
-//! How clients use a cluster: the clients, as management lists them, and their sessions, open files
-//! and locks, as metadata targets list them. The lists are requested page by page.
+//! Lists how clients use a cluster: the clients, which management lists, and their sessions, open
+//! files and locks, which metadata targets list. The lists are requested page by page.
 
 use crate::access::{Access, ClusterArgs, PATIENCE, block_on};
 use crate::through_mount;
@@ -84,7 +84,7 @@ impl Users {
         Ok(uses)
     }
 
-    /// Adds the target, and a hint how to fix it, to an error of a group.
+    /// Adds the name of the target, and a hint how to fix the problem, to an error of a group.
     fn explain(&self, group: GroupId, error: &Error) -> Error {
         let target = self.map.primary(group);
         let node = target.and_then(|target| self.map.node(target.node));
@@ -100,7 +100,7 @@ impl Users {
         Error::new(error.code(), what)
     }
 
-    /// Returns the host and mount point of a client, as [`Clients::place`] does.
+    /// Calls [`Clients::place`].
     pub(crate) fn place(&self, client: NodeId) -> (String, String) {
         self.clients.place(client)
     }
@@ -128,7 +128,7 @@ impl Clients {
         client.map(|it| (it.host.clone(), it.mount_point.clone())).unwrap_or_default()
     }
 
-    /// Finds clients by an id, a name or a host, or by a pattern with `*` and `?` for hosts.
+    /// Finds clients by an id, a name, a host, or a pattern of hosts with `*` and `?`.
     ///
     /// # Errors
     /// - `NotFound` if there is no such client, with a hint how to list the clients.
@@ -166,7 +166,8 @@ fn matches_pattern(pattern: &str, text: &str) -> bool {
     let (pattern, text): (Vec<char>, Vec<char>) =
         (pattern.chars().collect(), text.chars().collect());
     let (mut at, mut seen) = (0, 0);
-    // The position behind the last star, and the text that this star does not cover yet.
+    // The position after the last star in the pattern, and the position in the text after the
+    // characters that this star matches so far.
     let mut star: Option<(usize, usize)> = None;
     while seen < text.len() {
         match pattern.get(at) {
@@ -189,7 +190,7 @@ fn matches_pattern(pattern: &str, text: &str) -> bool {
 }
 
 /// Returns the sessions that have a file open or locked, with their clients. Asks the mount at
-/// `place`, which needs no token, unless the options name a cluster.
+/// `place`, which needs no token. If the options name a cluster, asks the cluster instead.
 pub(crate) fn users_of_file(
     query: &ClusterArgs,
     inode: InodeId,
@@ -255,7 +256,7 @@ impl Lock {
         }
     }
 
-    /// Formats the locked range for people.
+    /// Formats the locked byte range for people.
     pub(crate) fn range(&self) -> String {
         match (self.start_byte, self.end_byte) {
             (start, Some(end)) => format!("{start} to {end}"),

@@ -1,6 +1,6 @@
-//! Values that shell completion and help suggest. The parser accepts any other value too: the error
-//! of the command is better than that of the parser, since it names the object and the existing
-//! values.
+//! Values that shell completion and help suggest. The parser accepts any other value too: the
+//! command reports a better error than the parser, since its error names the object and the
+//! existing values.
 
 use clap::builder::{PossibleValue, StringValueParser, TypedValueParser};
 use clap::{Arg, Command};
@@ -8,8 +8,8 @@ use skep_cluster::settings::SETTINGS;
 use skep_types::pattern::Chooser;
 use std::ffi::OsStr;
 
-/// A parser that accepts any text, and suggests some values. A function computes the values on
-/// demand, since most commands never need them.
+/// A parser that accepts any text, and suggests some values. A function computes the values when
+/// they are needed, since most commands do not need them.
 #[derive(Debug, Clone)]
 pub(crate) struct Known(fn() -> Vec<&'static str>);
 
@@ -71,7 +71,7 @@ mod tests {
     use skep_fuse::TransportChoice;
 
     #[test]
-    fn suggested_values_are_valid() {
+    fn commands_accept_all_suggested_values() {
         for word in (transports().0)() {
             word.parse::<TransportChoice>().unwrap();
         }

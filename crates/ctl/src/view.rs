@@ -1,4 +1,4 @@
-//! Parts of the cluster map, as commands list them in tables and JSON.
+//! Lists the nodes and targets of the cluster map for the tables and JSON of commands.
 
 use crate::output::{count, percent, render, size, table};
 use serde::Serialize;
@@ -189,7 +189,8 @@ pub(crate) fn targets(map: &ClusterMap) -> Vec<TargetLine> {
     targets.iter().map(line).collect()
 }
 
-/// Returns the problem that a target has reported. A metadata target without shards has one too.
+/// Returns the problem that a target has reported. A metadata target without shards has a problem
+/// even if it has reported none.
 fn problem(map: &ClusterMap, target: &Target) -> Option<String> {
     let reported = &target.health.problem;
     if target.consistency == Consistency::Bad {
@@ -214,8 +215,9 @@ fn problem(map: &ClusterMap, target: &Target) -> Option<String> {
     }
 }
 
-/// Returns a table with the free space of all targets by class, in the format of `beegfs-df`.
-/// Targets on the same file system count once in the total.
+/// Returns one table for each kind of target with the free space of the targets, in the format of
+/// `beegfs-df`. The total counts the space of each file system once, even if several targets use
+/// it.
 pub(crate) fn df(lines: &[TargetLine]) -> String {
     let class = |kind: &str, title: &str| {
         let titles = [

@@ -1,9 +1,9 @@
-//! Checks the error messages of commands: each names its object and what went wrong, and each
-//! command or option that it recommends exists.
+//! Checks the error messages of commands: each message names the object and the problem, and
+//! recommends only commands and options that exist.
 //!
 //! Two sources are checked: errors that commands report without a cluster, and all string literals
-//! in the sources of this crate and of skep-lab. The latter include errors that occur only with a
-//! cluster.
+//! in the sources of this crate and of skep-lab. These literals include errors that occur only with
+//! a cluster.
 
 use skep_types::ErrorCode;
 use std::collections::BTreeMap;
@@ -43,7 +43,7 @@ impl Commands {
 
     /// Checks that each command and option that a text names exists.
     fn check(&self, text: &str) {
-        // Every second piece is between backticks.
+        // The pieces with odd numbers are between backticks.
         for (index, piece) in text.split('`').enumerate() {
             let is_command = index % 2 == 1 && piece.starts_with("skep ");
             let name = if is_command { self.command_in(piece, text) } else { String::new() };
@@ -75,8 +75,8 @@ fn check_phrases(text: &str) {
     }
 }
 
-/// An error that needs no cluster: arguments, name of the error code, exit code, object, and hint
-/// how to fix it.
+/// An error that occurs without a cluster: the arguments of the command, the name of the error
+/// code, the exit code, the object, and the hint how to fix the problem.
 type Row<'a> = (Vec<&'a str>, &'a str, i32, &'a str, &'a str);
 
 /// Runs a command in a directory without a cluster, and checks its error.
@@ -101,7 +101,7 @@ fn check_row(commands: &Commands, directory: &Path, row: &Row) {
 
 #[test]
 #[expect(clippy::too_many_lines, reason = "one table")]
-fn errors_without_a_cluster_name_object_and_way_out() {
+fn errors_without_a_cluster_name_the_object_and_a_fix() {
     let scratch = tempfile::tempdir().expect("a temporary directory");
     let path = |name: &str| scratch.path().join(name).display().to_string();
     let (blank, used, cluster) = (path("blank"), path("used"), path("cluster"));
@@ -261,7 +261,7 @@ fn add_sources(directory: &Path, sources: &mut Vec<PathBuf>) {
 }
 
 #[test]
-fn every_text_names_existing_commands_and_options() {
+fn texts_name_only_existing_commands_and_options() {
     let commands = Commands::load();
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut sources = Vec::new();

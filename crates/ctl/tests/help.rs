@@ -33,7 +33,8 @@ fn every_command_has_a_manual_page_and_help_with_its_examples() {
     let place = tempfile::tempdir().expect("a place");
     let (roff, pages) = (place.path().join("man"), place.path().join("pages"));
     let text = |path: &Path| path.display().to_string();
-    // The command reports only files that it creates, so its directories must exist before.
+    // The directory and a page of another program exist already; the command must count only its
+    // own pages.
     fs::create_dir_all(roff.join("man1")).expect("made");
     fs::write(roff.join("man1/other.1"), "of others").expect("written");
     let wrote = stdout_of(&["man", "--dir", &text(&roff)]);
@@ -70,7 +71,7 @@ fn every_command_has_a_manual_page_and_help_with_its_examples() {
 
 /// Command: skep completion.
 #[test]
-fn completion_scripts_know_all_commands_and_are_scripts() {
+fn completion_scripts_suggest_commands_options_and_values() {
     for shell in ["bash", "zsh", "fish"] {
         let script = stdout_of(&["completion", shell]);
         for word in ["log-level", "session", "config", "--output", "ndjson"] {
@@ -111,7 +112,7 @@ fn completion_scripts_know_all_commands_and_are_scripts() {
     ] {
         assert_eq!(completed(line), words, "{line}");
     }
-    // The command, not the parser of the command line, reports an unknown value.
+    // The command reports an unknown value, not the parser of the command line.
     let unknown = skep(&["config", "get", "colour"]);
     let errors = String::from_utf8_lossy(&unknown.stderr);
     assert!(errors.contains("unknown setting 'colour': expected one of lease, "), "{errors}");

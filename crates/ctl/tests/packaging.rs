@@ -1,5 +1,5 @@
-//! Checks the units in packaging/systemd against the program that they start: command lines,
-//! settings, mount options. Needs no running systemd.
+//! Checks that the program accepts the command lines, settings and mount options of the units in
+//! packaging/systemd. Needs no running systemd.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -71,12 +71,12 @@ fn command_line_of_each_service_unit_is_accepted() {
         assert_eq!(value(&unit, "Service", "Type"), "notify");
         assert_eq!(value(&unit, "Install", "WantedBy"), "skep.target");
         // systemd starts mounts of network file systems after the service, and stops them before
-        // it. The target that orders them is active only if a unit wants it.
+        // it. The target that defines this order is active only if a unit wants it.
         assert_eq!(value(&unit, "Unit", "Before"), "remote-fs-pre.target");
         let wanted = value(&unit, "Unit", "Wants");
         assert!(wanted.split(' ').any(|it| it == "remote-fs-pre.target"), "{wanted}");
-        // The sample configuration that the unit's comment names is valid for the unit's command
-        // line.
+        // The command line of the unit accepts the sample configuration that the unit's comment
+        // recommends.
         let sample = run(Path::new(PROGRAM), &[kind, "--print-sample"]);
         let config = place.path().join(format!("{kind}-a.toml"));
         let directory = format!("directory = \"{}\"", place.path().join(kind).display());
@@ -136,7 +136,7 @@ fn storage_unit_stays_in_the_mount_namespace_of_the_host() {
 }
 
 #[test]
-fn mount_skep_accepts_the_example_mount_unit() {
+fn mount_helper_accepts_the_options_of_the_example_unit() {
     let place = tempfile::tempdir().expect("a place");
     let directory = place.path().join("management").display().to_string();
     run(Path::new(PROGRAM), &["management", "--init", "--directory", &directory]);
@@ -146,7 +146,7 @@ fn mount_skep_accepts_the_example_mount_unit() {
     assert_eq!((field("Where").as_str(), field("Type").as_str()), ("/mnt/skep", "skep"));
     let options = field("Options");
     assert!(options.split(',').any(|option| option == "_netdev"), "{options}");
-    // The mount gives up before systemd does, so that the mount reports the reason.
+    // The mount must give up before systemd does, so that the mount can report the reason.
     let seconds = |text: &str| text.parse::<u32>().expect("seconds");
     let retry = options.split(',').find_map(|option| option.strip_prefix("retry="));
     assert!(seconds(retry.expect("it waits")) < seconds(&field("TimeoutSec")), "{options}");
@@ -159,11 +159,11 @@ fn mount_skep_accepts_the_example_mount_unit() {
 
 /// Needs the package `systemd` (on Debian), but no running systemd.
 #[test]
-fn systemd_finds_nothing_wrong_with_the_units() {
+fn systemd_analyze_accepts_all_units() {
     let place = tempfile::tempdir().expect("a place");
     let mut names = Vec::new();
     for (name, text) in units() {
-        // Inserts an instance name, and replaces the path of the program by one that exists.
+        // Inserts an instance name, and replaces the path of the program by a path that exists.
         let name = name.replace('@', "@a");
         let text = text.replace("/usr/bin/skep", PROGRAM);
         fs::write(place.path().join(&name), text).expect("written");

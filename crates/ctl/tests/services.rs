@@ -1,5 +1,5 @@
-//! Tests the program as a black box, without mounts: configuration, directories, tokens, restarts,
-//! and error messages.
+//! Runs the program without mounts, and checks its configuration, directories, tokens, restarts and
+//! error messages.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ fn stdout_of(arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).expect("it prints text")
 }
 
-/// Runs a command that must fail, and returns its error and exit code.
+/// Runs a command that must fail, and returns its error message and exit code.
 fn refused(arguments: &[&str]) -> (String, i32) {
     let output = skep(arguments);
     assert!(!output.status.success(), "{arguments:?} should fail");
@@ -89,7 +89,7 @@ fn read(path: &Path) -> String {
 }
 
 #[test]
-fn values_are_shown_with_their_origins_and_all_problems_at_once() {
+fn settings_are_printed_with_origins_and_problems_all_at_once() {
     let place = Place::new();
     std::fs::write(place.path("a.toml"), "[node]\nlog = \"warn\"\n").unwrap();
     let file = place.text("a.toml");
@@ -139,7 +139,7 @@ fn samples_are_configurations_with_all_defaults() {
     }
 }
 
-/// Other users can see the arguments of a process.
+/// No option takes the token itself, since other users can see the arguments of a process.
 #[test]
 fn token_comes_from_a_file_or_the_standard_input() {
     let place = Place::new();
@@ -159,7 +159,7 @@ fn token_comes_from_a_file_or_the_standard_input() {
 }
 
 #[test]
-fn unusable_target_directories_are_refused_by_name() {
+fn unusable_directories_and_addresses_are_refused_by_name() {
     let place = Place::new();
     let blank = refusal(&["management", "--directory", &place.text("blank")]);
     assert!(blank.contains("--init") && blank.contains("blank"), "{blank}");
@@ -186,7 +186,7 @@ fn unusable_target_directories_are_refused_by_name() {
 }
 
 #[test]
-fn management_has_its_address_and_state_after_a_kill() {
+fn management_keeps_its_address_and_state_after_a_kill() {
     let place = Place::new();
     let management = place.cluster("management");
     let running = start_management(&management);
@@ -218,7 +218,7 @@ fn management_has_its_address_and_state_after_a_kill() {
     assert_eq!(read(&place.path("management/address")), address);
     wait_online();
     assert_eq!(targets()[0]["id"], before[0]["id"]);
-    // A missing storage service is a problem, which the exit code reports.
+    // A missing storage service is a problem, and the exit code reports problems.
     let check = skep(&["health", "check", "--cluster", &management]);
     let text = String::from_utf8_lossy(&check.stdout);
     assert!(text.contains("the cluster has no storage service"), "{text}");
@@ -227,7 +227,7 @@ fn management_has_its_address_and_state_after_a_kill() {
 }
 
 #[test]
-fn wrong_tokens_and_addresses_are_refused_with_a_way_out() {
+fn unusable_tokens_are_refused_with_a_fix() {
     let place = Place::new();
     let (one, two) = (place.cluster("one"), place.cluster("two"));
     let _running = start_management(&one);
@@ -241,7 +241,8 @@ fn wrong_tokens_and_addresses_are_refused_with_a_way_out() {
     let token = stdout_of(&["cluster", "token", "--cluster", &one]);
     assert!(token.starts_with("skep1-") && token.trim().ends_with(address.trim()), "{token}");
     std::fs::write(place.path("mixed"), token.replace(&token[39..60], &"0".repeat(21))).unwrap();
-    // A token file that others may read is refused with the way out.
+    // A token file that other users may read is refused, and the message contains the command that
+    // fixes it.
     let mode = std::os::unix::fs::PermissionsExt::from_mode;
     std::fs::set_permissions(place.path("mixed"), mode(0o644)).unwrap();
     let open = refusal(&[&list[..], &["--token-file", &place.text("mixed")]].concat());
@@ -252,7 +253,7 @@ fn wrong_tokens_and_addresses_are_refused_with_a_way_out() {
 }
 
 #[test]
-fn log_rotation_at_the_limit_loses_no_line() {
+fn log_rotation_at_the_limit_keeps_the_newest_lines() {
     let place = Place::new();
     let (management, log) = (place.cluster("management"), place.path("log"));
     let file = std::fs::File::options().create(true).append(true).open(&log).unwrap();
