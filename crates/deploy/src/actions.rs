@@ -1,12 +1,12 @@
 //! The script of each step.
 //!
-//! Pure: returns texts. Each script can run again after an interruption at any point. Secrets are
-//! only in scripts, and scripts travel on standard input ([`crate::ssh`]).
+//! The module is pure: it returns texts. Each script can run again after an interruption at any
+//! point. Secrets are only in scripts, and scripts travel on standard input ([`crate::ssh`]).
 //!
 //! # Hosts without systemd
-//! Where systemd does not run a host, the scripts start services directly, with a pid file in
-//! `/run/skep` and a log in `/var/log/skep`. Then nothing starts them again after a crash or a boot
-//! except `skep deploy apply`.
+//! On a host without systemd, the scripts start services directly, with a pid file in `/run/skep`
+//! and a log in `/var/log/skep`. After a crash or a boot, only `skep deploy apply` starts these
+//! services again.
 
 use crate::config::config;
 use crate::facts::disk_uuid;
@@ -16,7 +16,7 @@ use std::fmt::Write;
 
 const PRELUDE: &str = include_str!("scripts/prelude.sh");
 const REMOVE: &str = include_str!("scripts/remove.sh");
-/// The unit of the monitor, for its host only.
+/// The unit of the monitor, for the monitor's host only.
 const MONITOR_UNIT: (&str, &str) =
     ("skep-monitor.service", include_str!("../../../packaging/systemd/skep-monitor.service"));
 /// The units of all hosts.
@@ -31,13 +31,14 @@ const UNITS: [(&str, &str); 4] = [
 ];
 /// Name of the file that verifies mounts.
 const CHECK_FILE: &str = ".skep-deploy-check";
-/// Length of that file. Several chunks, so that it lies on several targets.
+/// Length of the check file in MiB. The file has several chunks, so that it is stored on several
+/// targets.
 const CHECK_MIB: u32 = 4;
 
 /// The parts of a script that are not known before the run.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Secrets<'a> {
-    /// The join token. Empty for steps without it.
+    /// The join token. Empty for steps that do not need the token.
     pub token: &'a str,
     /// SHA-256 of the program.
     pub program_hash: &'a str,
@@ -113,7 +114,7 @@ pub fn script(
         Action::Format(disk) => {
             let (device, uuid) = (&disk.device, disk_uuid(deployment, host, &disk.device));
             let point = disk.mount_point();
-            // The disk is checked again: time has passed since the facts.
+            // The script checks the disk again, because time has passed since the facts were read.
             format!(
                 "if [ \"$(blkid -p -s UUID -o value {device})\" != {uuid} ]; then\n\
                  [ -z \"$(blkid -p -o export {device} 2>/dev/null)\" ] ||\n\
@@ -227,7 +228,7 @@ fn mount_disks(host: &Host) -> String {
     let mut text = String::new();
     for disk in &host.disks {
         let (device, point) = (&disk.device, disk.mount_point());
-        // By the device: hosts without udev have no links for UUIDs.
+        // Mount by the device, because hosts without udev have no links for UUIDs.
         let _ = writeln!(
             text,
             "make_dir {point} 755\nis_mounted {point} || mount -t xfs -o noatime {device} {point}"
@@ -243,7 +244,7 @@ fn initialise(host: &Host, role: Role) -> String {
         if !parent.is_empty() {
             let _ = writeln!(text, "make_dir {parent} 755");
         }
-        // A removal keeps a directory that existed before the deployment, and deletes only the
+        // A removal does not delete a directory that existed before the deployment, but only the
         // target's files in it.
         let _ =
             writeln!(text, "[ -e {target} ] || record 'dir {target}'\nrecord 'target {target}'");
@@ -291,7 +292,8 @@ fn format_cluster(deployment: &Deployment) -> String {
 fn mount(deployment: &Deployment) -> String {
     let MountLine { source, point, options } = MountLine::of(deployment);
     let log = format!("/var/log/skep/mount{}.log", point.replace('/', "-"));
-    // `_netdev` and `nofail` are for /etc/fstab. Standard streams must not stay open in the mount.
+    // `_netdev` and `nofail` are for /etc/fstab. Standard streams must not stay open in the process
+    // of the mount.
     format!(
         "[ -e /dev/fuse ] || modprobe fuse\nmake_dir {point} 755\nmake_dir /var/log/skep 700\n\
          [ -e {log} ] || record 'file {log}'\n\

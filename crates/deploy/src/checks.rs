@@ -1,7 +1,7 @@
 //! Reasons against a deployment on the observed hosts, and warnings.
 //!
-//! Pure: judges facts. A problem stops `skep deploy apply` before it changes a host; a warning does
-//! not. Each text names the fact and the way out.
+//! The module is pure: it judges facts. A problem stops `skep deploy apply` before it changes a
+//! host. A warning does not stop it. Each text names the fact and the remedy.
 
 use crate::facts::{Contents, Facts};
 use crate::hosts::{Deployment, Host, Role};
@@ -41,11 +41,11 @@ impl Verdict {
 /// The program that a deployment installs.
 #[derive(Debug, Clone)]
 pub struct Program {
-    /// Path on this host.
+    /// Path of the program on this host.
     pub path: std::path::PathBuf,
-    /// Its SHA-256.
+    /// SHA-256 of the program.
     pub hash: String,
-    /// Machine architecture that it is built for.
+    /// Machine architecture that the program is built for.
     pub machine: &'static str,
 }
 
@@ -254,7 +254,8 @@ fn judge_clock(host: &Host, facts: &Facts, verdict: &mut Verdict) {
     }
 }
 
-/// Returns the first two numbers of a kernel's release. `None` means that it has another form.
+/// Returns the first two numbers of a kernel's release. `None` means that the release has another
+/// form.
 fn kernel(release: &str) -> Option<(u32, u32)> {
     let mut numbers = release.split(|it: char| !it.is_ascii_digit());
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
@@ -263,13 +264,13 @@ fn kernel(release: &str) -> Option<(u32, u32)> {
 /// An address and port that a host must reach.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Peer {
-    /// Name of the host there.
+    /// Name of the host that has this address.
     pub name: String,
-    /// Role there.
+    /// Role of the service at this address.
     pub role: Role,
-    /// Its first address.
+    /// First address of the host.
     pub address: String,
-    /// Its port.
+    /// Port of the service.
     pub port: u16,
 }
 
@@ -289,8 +290,8 @@ pub fn peers(deployment: &Deployment, host: &Host) -> Vec<Peer> {
     others.flat_map(of).collect()
 }
 
-/// Returns the script that connects to all peers. A refused connection shows that the network and
-/// the firewalls let packets through.
+/// Returns the script that connects to all peers. A refused connection is no problem, since it
+/// shows that the network and the firewalls let packets through.
 pub fn reach_script(peers: &[Peer]) -> String {
     let words: Vec<_> =
         peers.iter().map(|peer| format!("{} {}", peer.address, peer.port)).collect();

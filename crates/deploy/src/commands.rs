@@ -1,4 +1,5 @@
-//! The commands: each observes the hosts, plans, and (except `plan` and `status`) executes.
+//! The commands. Each command observes the hosts, plans steps, and (except `plan` and `status`)
+//! executes them.
 
 use crate::checks::{Program, Verdict, judge, judge_reach, peers, reach_script};
 use crate::execute::{Executor, Report, StepReport, in_parallel};
@@ -17,9 +18,9 @@ use std::time::Instant;
 pub struct Run<'a> {
     /// The hosts file.
     pub deployment: &'a Deployment,
-    /// The program that hosts get.
+    /// The program that the run installs on hosts.
     pub program: &'a Program,
-    /// Number of hosts at a time.
+    /// Maximum number of hosts that the run works on at the same time.
     pub parallel: usize,
     /// Receives each step that has ended.
     pub report: Report<'a>,
@@ -37,17 +38,18 @@ pub struct ServiceReport {
 /// The state of one host.
 #[derive(Debug, Serialize)]
 pub struct HostReport {
-    /// Its name.
+    /// Name of the host.
     pub host: String,
-    /// Its address for ssh.
+    /// Address of the host for ssh.
     pub address: String,
-    /// Its roles.
+    /// Roles of the host.
     pub roles: Vec<Role>,
-    /// Release of its kernel. Empty if the host did not answer.
+    /// Release of the host's kernel. Empty if the host did not answer.
     pub kernel: String,
-    /// Version line of the installed program. Empty without a problem.
+    /// Version line of the installed program. Empty if the program does not run, or if the host did
+    /// not answer.
     pub version: String,
-    /// Its services.
+    /// Services of the host.
     pub services: Vec<ServiceReport>,
     /// Whether the cluster is mounted. `None` means that the host is not a client.
     pub is_mounted: Option<bool>,
@@ -60,9 +62,9 @@ pub struct Outcome {
     pub cluster: String,
     /// All hosts, as they were at the start.
     pub hosts: Vec<HostReport>,
-    /// Warnings: reasons to look at a host.
+    /// Warnings: reasons why an administrator should check a host.
     pub warnings: Vec<HostProblem>,
-    /// Problems. If there are any, no step ran.
+    /// Problems of hosts. If there are problems, no step ran.
     pub problems: Vec<HostProblem>,
     /// The steps that ran, or that would run.
     pub steps: Vec<StepReport>,
@@ -96,7 +98,7 @@ pub fn program(path: &Path) -> Result<Program> {
         hasher.update(&buffer[..count]);
     }
     let hash = hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
-    // Bytes 18 and 19 of an ELF header are the machine.
+    // Bytes 18 and 19 of an ELF header contain the machine architecture.
     let machine = match (head.get(..4), head.get(18)) {
         (Some(b"\x7fELF"), Some(0x3e)) => "x86_64",
         (Some(b"\x7fELF"), Some(0xb7)) => "aarch64",
@@ -121,7 +123,7 @@ struct Survey {
 }
 
 impl Run<'_> {
-    /// Lists the steps of [`Self::apply`], and runs none.
+    /// Lists the steps of [`Self::apply`], and runs no step.
     pub fn plan(&self) -> Ended {
         let begin = Instant::now();
         let survey = self.survey(true);
@@ -149,7 +151,7 @@ impl Run<'_> {
         self.change(true, |survey| {
             self.deployment.host(name)?;
             let management = &self.deployment.management().name;
-            // Problems of other hosts need not stop the one that is added.
+            // Problems of other hosts do not stop the addition of this host.
             let verdict = &mut survey.verdict;
             let (own, others) = std::mem::take(&mut verdict.problems)
                 .into_iter()
@@ -200,7 +202,7 @@ impl Run<'_> {
     pub fn destroy(&self, destroy_data: bool, skip_absent: bool) -> Ended {
         self.change(false, |survey| {
             survey.verdict.problems.retain(|it| !skip_absent && survey.absent.contains(&it.host));
-            // Skips hosts that have no part of this cluster.
+            // Skip hosts that have no part of this cluster.
             let is_ours = |facts: &Facts| {
                 facts.deployed.as_ref().is_some_and(|it| *it == self.deployment.cluster)
             };
@@ -246,7 +248,7 @@ impl Run<'_> {
         self.outcome(begin, survey, steps, error)
     }
 
-    /// Observes all hosts. With `is_new`, also checks the network between all pairs.
+    /// Observes all hosts. With `is_new`, also checks the network between all pairs of hosts.
     fn survey(&self, is_new: bool) -> Survey {
         let ssh = Ssh::new(self.deployment);
         let hosts = &self.deployment.hosts;
@@ -358,7 +360,7 @@ fn host_report(host: &Host, facts: Option<&Facts>) -> HostReport {
     }
 }
 
-/// Refuses to remove data without the option for that.
+/// Refuses to remove data without the option `--destroy-data`.
 fn refuse_data(
     deployment: &Deployment,
     names: &[String],

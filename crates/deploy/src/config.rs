@@ -1,4 +1,5 @@
-//! The configuration files of the services and of the monitor. Pure: returns texts.
+//! The configuration files of the services and of the monitor. The module is pure: it returns
+//! texts.
 
 use crate::hosts::{Deployment, Host, Role};
 use std::fmt::Write;

@@ -1,7 +1,8 @@
 //! Runs the steps of a plan on many hosts at a time, and reports each step.
 //!
 //! If a step of a host fails, this host does no further step. The other hosts finish the phase, and
-//! the run ends with the errors of all hosts. Nothing is rolled back: the same command continues.
+//! the run ends with the errors of all hosts. The run rolls nothing back, so the same command can
+//! continue later.
 
 use crate::actions::{Secrets, script, token_script};
 use crate::checks::Program;
@@ -17,15 +18,15 @@ use std::time::Instant;
 /// A step that has ended, or that a plan lists.
 #[derive(Debug, Clone, Serialize)]
 pub struct StepReport {
-    /// The phase.
+    /// Name of the phase.
     pub phase: &'static str,
-    /// The host.
+    /// Name of the host.
     pub host: String,
-    /// The step.
+    /// Description of the step.
     pub step: String,
-    /// Its duration. `None` means that the step did not run.
+    /// Duration of the step. `None` means that the step did not run.
     pub seconds: Option<f64>,
-    /// Why it failed. `None` means that it succeeded or did not run.
+    /// Why the step failed. `None` means that it succeeded or did not run.
     pub error: Option<String>,
 }
 
@@ -64,7 +65,7 @@ pub struct Executor<'a> {
     ssh: Ssh<'a>,
     parallel: usize,
     report: Report<'a>,
-    /// The join token, read when the first step needs it. The lock is held while it is read.
+    /// The join token, read when the first step needs it. The lock is held while the token is read.
     token: Mutex<Option<String>>,
 }
 

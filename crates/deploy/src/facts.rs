@@ -1,7 +1,7 @@
 //! The state of a host, as the script `scripts/facts.sh` prints it.
 //!
-//! Owns the script's parameters and the parser of its output. The script changes nothing on the
-//! host.
+//! The module owns the script's parameters and the parser of its output. The script changes nothing
+//! on the host.
 
 use crate::hosts::{Deployment, Host, Role};
 use crate::ssh::Output;
@@ -16,13 +16,13 @@ const SCRIPT: &str = include_str!("scripts/facts.sh");
 pub enum Contents {
     /// The path does not exist.
     Missing,
-    /// It holds no data.
+    /// The disk or directory holds no data.
     Empty,
-    /// It belongs to this deployment.
+    /// The disk or directory belongs to this deployment.
     Ours,
-    /// It belongs to this deployment and is mounted.
+    /// The disk belongs to this deployment and is mounted.
     Mounted,
-    /// It holds data or is in use. The text describes the data.
+    /// The disk or directory holds data or is in use. The text describes the data.
     Data(String),
 }
 
@@ -77,7 +77,7 @@ pub struct Facts {
     pub running: BTreeMap<Role, Running>,
     /// The token on the host: `Some(true)` if this deployment wrote it.
     pub token: Option<bool>,
-    /// Whether the cluster is formatted. Recorded on the host of management.
+    /// Whether the cluster is formatted. The host of management has the record of this.
     pub is_formatted: bool,
     /// Name of the cluster that was deployed here. `None` means that no cluster was deployed here.
     pub deployed: Option<String>,
@@ -104,7 +104,7 @@ pub fn script(deployment: &Deployment, host: &Host) -> String {
 }
 
 impl Facts {
-    /// Parses the output of the script. `deployment` and `host` come from the script.
+    /// Parses the output of the script. `deployment` and `host` are the arguments of [`script`].
     ///
     /// # Errors
     /// Returns `Protocol` if the output is not complete, for example because the login shell of the
@@ -210,8 +210,8 @@ fn directory(state: &str) -> Contents {
     }
 }
 
-/// Returns by how many seconds a host's clock is ahead. The host read it between `began` and
-/// `ended`; a time between these two gives zero.
+/// Returns by how many seconds a host's clock is ahead. The host read its clock between `began` and
+/// `ended`. A clock between these two times gives zero.
 fn offset(clock: f64, began: Duration, ended: Duration) -> f64 {
     let (began, ended) = (began.as_secs_f64(), ended.as_secs_f64());
     (clock - ended).max(0.0) + (clock - began).min(0.0)
@@ -222,7 +222,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::hosts::tests::GOOD;
 
-    /// Returns the facts of a host without anything of Skep.
+    /// Returns the facts of a host without any part of Skep.
     pub(crate) fn fresh(deployment: &Deployment, host: &Host) -> Facts {
         let mut text =
             "kernel\t6.1.0\nmachine\tx86_64\nmemory_kib\t8000000\nfuse\tyes\n".to_owned();

@@ -1,8 +1,8 @@
 //! The hosts file: the roles of each host, its disks and directories for data, and the mount point
 //! of clients.
 //!
-//! Owns the form of the file and all checks that need no host. All problems of a file are reported
-//! together.
+//! The module owns the form of the file and all checks that need no host. It reports all problems
+//! of a file together.
 
 use serde::{Deserialize, Serialize};
 use skep_types::{Error, ErrorCode, Result};
@@ -14,15 +14,15 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
-    /// Runs management.
+    /// The host runs management.
     Management,
-    /// Serves a part of the namespace.
+    /// The host serves a part of the namespace.
     Metadata,
-    /// Stores the data of files.
+    /// The host stores the data of files.
     Storage,
-    /// Keeps the history of the cluster and serves the web page.
+    /// The host runs the monitor, which stores the history of the cluster and serves the web page.
     Monitor,
-    /// Mounts the cluster.
+    /// The host mounts the cluster.
     Client,
 }
 
@@ -53,8 +53,8 @@ impl Role {
         }
     }
 
-    /// Whether the service is a node of the cluster. The monitor only asks the nodes, and its page
-    /// can be reached on its own host only.
+    /// Whether the service is a node of the cluster. The monitor only sends requests to the nodes,
+    /// and only programs on its own host can reach its page.
     pub fn is_node(self) -> bool {
         matches!(self, Self::Management | Self::Metadata | Self::Storage)
     }
@@ -82,11 +82,11 @@ impl Display for Role {
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SshSettings {
-    /// User on the hosts. Empty: the ssh client's own choice.
+    /// User on the hosts. Empty means the ssh client's own choice.
     pub user: String,
-    /// Port of sshd. Zero: the ssh client's own choice.
+    /// Port of sshd. Zero means the ssh client's own choice.
     pub port: u16,
-    /// Private key. Empty: the ssh client's own choice.
+    /// Path of the private key. Empty means the ssh client's own choice.
     pub identity: String,
     /// Further options of the ssh client, as `Name=value`.
     pub options: Vec<String>,
@@ -98,7 +98,7 @@ pub struct SshSettings {
 pub struct MountSettings {
     /// Mount point.
     pub point: String,
-    /// Mount options, with commas.
+    /// Mount options, separated by commas.
     pub options: String,
 }
 
@@ -113,7 +113,7 @@ impl Default for MountSettings {
 pub struct Disk {
     /// The block device.
     pub device: String,
-    /// The service that uses it.
+    /// The service that uses the disk.
     pub role: Role,
 }
 
@@ -135,11 +135,11 @@ pub struct Host {
     pub name: String,
     /// Address for ssh.
     pub address: String,
-    /// The addresses of its services for other hosts, best first.
+    /// The addresses of the host's services for other hosts, best first.
     pub network: Vec<String>,
-    /// Its roles, in the order of [`Role`].
+    /// Roles of the host, in the order of [`Role`].
     pub roles: Vec<Role>,
-    /// Its failure domain. Empty: a domain by itself.
+    /// Failure domain of the host. Empty means a domain by itself.
     pub domain: String,
     /// Disks that are formatted for targets.
     pub disks: Vec<Disk>,
@@ -158,7 +158,8 @@ impl Host {
         Role::SERVICES.into_iter().filter(|role| self.has(*role))
     }
 
-    /// Returns the directories of the targets of a service: on its disks, then the named ones.
+    /// Returns the directories of the targets of a service: first the directories on disks, then
+    /// the directories that the file names.
     pub fn targets(&self, role: Role) -> Vec<String> {
         let disks = self.disks.iter().filter(|disk| disk.role == role);
         let named = self.directories.iter().filter(|(of, _)| *of == role);
@@ -167,7 +168,7 @@ impl Host {
     }
 }
 
-/// A checked file of hosts.
+/// A checked hosts file.
 #[derive(Debug, Clone)]
 pub struct Deployment {
     /// Name of the cluster.
@@ -227,7 +228,7 @@ struct HostEntry {
 }
 
 impl Deployment {
-    /// Reads and checks a file of hosts.
+    /// Reads and checks a hosts file.
     ///
     /// # Errors
     /// - `NotFound` if the file cannot be read.
@@ -245,7 +246,7 @@ impl Deployment {
         Ok(read)
     }
 
-    /// Parses and checks the text of a file of hosts.
+    /// Parses and checks the text of a hosts file.
     ///
     /// # Errors
     /// Returns `Configuration` with all problems.
@@ -320,7 +321,7 @@ impl Deployment {
     /// Returns the host of management.
     ///
     /// # Panics
-    /// Does not panic: a checked file has one such host.
+    /// Does not panic, since a checked file has exactly one host of management.
     pub fn management(&self) -> &Host {
         let host = self.hosts.iter().find(|host| host.has(Role::Management));
         host.expect("a checked file has one host of management")
@@ -339,7 +340,7 @@ impl Deployment {
         })
     }
 
-    /// Returns the addresses of management for mounts, with commas.
+    /// Returns the addresses of management for mounts, separated by commas.
     pub fn management_addresses(&self) -> String {
         self.management().network.join(",")
     }
@@ -453,7 +454,7 @@ fn check_places(
     }
 }
 
-/// Whether a text is a host name or an IP address, which may stand in a script without quotes.
+/// Whether a text is a host name or an IP address, which a script may contain without quotes.
 pub(crate) fn is_address(text: &str) -> bool {
     let letters = |it: char| it.is_ascii_alphanumeric() || ".:-_".contains(it);
     !text.is_empty() && !text.starts_with('-') && text.chars().all(letters)
@@ -464,7 +465,7 @@ pub(crate) fn is_name(name: &str) -> bool {
     !name.is_empty() && name.len() <= 40 && !name.starts_with('-') && name.chars().all(letters)
 }
 
-/// Whether a path may stand in a script without quotes.
+/// Whether a script may contain a path without quotes.
 pub(crate) fn is_path(path: &str) -> bool {
     let parts = path.strip_prefix('/').map(|rest| rest.split('/').collect::<Vec<_>>());
     let letters = |it: char| it.is_ascii_alphanumeric() || "._+@:-".contains(it);

@@ -1,7 +1,8 @@
 //! Deploys clusters over ssh (`skep deploy`): from one file of hosts and roles to a mounted and
-//! verified cluster. Makes file systems of the hosts of a job (`skep ondemand`).
+//! verified cluster. Also creates file systems on the local disks of a job's hosts (`skep
+//! ondemand`).
 //!
-//! Owns:
+//! The crate owns:
 //! - [`hosts`]: the file of hosts, and its checks
 //! - [`facts`]: the state of a host, as a script on this host prints it
 //! - [`checks`]: reasons against a deployment on these hosts
@@ -15,7 +16,7 @@
 //!
 //! `hosts`, `facts`, `checks`, `plan`, `config` and `actions` are pure. The crate starts the
 //! program `skep` on hosts and links none of its libraries. It stores no state on the deploying
-//! host: each run observes the hosts again, so an interrupted run is continued by the same command.
+//! host. Each run observes the hosts again, so the same command continues an interrupted run.
 
 pub mod actions;
 pub mod checks;

@@ -1,11 +1,11 @@
-//! File systems on demand (`skep ondemand`): of the local disks of a job's hosts, without
-//! redundancy, for the time of the job.
+//! File systems on demand (`skep ondemand`), on the local disks of a job's hosts. They have no
+//! redundancy, and exist for the time of the job.
 //!
-//! Owns the list of hosts, the token and the id of a run, and the script of each host. The first
-//! host runs management and metadata, and each host runs storage and one mount. All hosts start at
-//! the same time: they have the token before management exists. The scripts run over ssh
-//! ([`crate::ssh`]), or on this host for its part of a batch job. `scripts/ondemand.sh` owns what
-//! happens on a host: locks, checks of paths, and the removal.
+//! The module owns the list of hosts, the token and the id of a run, and the script of each host.
+//! The first host runs management and metadata, and each host runs storage and one mount. All hosts
+//! start at the same time, since they have the token before management exists. The scripts run over
+//! ssh ([`crate::ssh`]), or on this host for its part of a batch job. `scripts/ondemand.sh` owns
+//! the actions on a host: locks, checks of paths, and the removal.
 
 use crate::execute::in_parallel;
 use crate::hosts::{
@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 const SCRIPT: &str = include_str!("scripts/ondemand.sh");
-/// Shortest secret of a site.
+/// Minimum length in bytes of a site's secret.
 const SECRET_BYTES: usize = 32;
 /// Maximum number of bytes of a secret that are used.
 const SECRET_LIMIT: u64 = 4096;
@@ -36,9 +36,9 @@ const SHOWN_HOSTS: usize = 8;
 /// A file system on demand.
 #[derive(Debug, Clone)]
 pub struct OnDemand {
-    /// Its name, which distinguishes it from others on the same hosts.
+    /// Name, which distinguishes the file system from other file systems on the same hosts.
     pub name: String,
-    /// Addresses of all hosts, the first one with management and metadata.
+    /// Addresses of all hosts. The first host runs management and metadata.
     pub hosts: Vec<String>,
     /// Directory on a local disk of each host.
     pub directory: String,
@@ -48,11 +48,11 @@ pub struct OnDemand {
     pub port: u16,
     /// User that owns the top directory. `None` means that all users may write to it.
     pub owner: Option<u32>,
-    /// Limit of each command on a host, in seconds.
+    /// Time limit of each command on a host, in seconds.
     pub patience: u32,
 }
 
-/// Token and id of one start. All hosts of the start have the same.
+/// Token and id of one start. All hosts of the start have the same token and id.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Run {
     token: String,
@@ -63,13 +63,14 @@ pub struct Run {
 /// A command on the hosts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Command {
-    /// Refuse a start that cannot succeed. Changes nothing.
+    /// Refuse a start that cannot succeed, and change nothing.
     Check,
-    /// Make the file system and mount it.
+    /// Create the file system and mount it.
     Start,
-    /// Unmount and remove it. With a run, only the part that this run has made.
+    /// Unmount and remove the file system. If a run is given, remove only the part that this run
+    /// has created.
     Stop,
-    /// Observe it.
+    /// Observe the file system.
     Status,
 }
 
@@ -85,13 +86,13 @@ pub enum Reach {
 /// The state of one host.
 #[derive(Debug, Serialize)]
 pub struct HostState {
-    /// Its address.
+    /// Address of the host.
     pub host: String,
-    /// The processes that run there: services and `mount`.
+    /// The processes that run on the host: services and `mount`.
     pub running: Vec<String>,
-    /// Whether the file system is mounted there.
+    /// Whether the file system is mounted on the host.
     pub is_mounted: bool,
-    /// Beginning of the start, in UTC. `None` means that no start has succeeded.
+    /// Time at which the start began, in UTC. `None` means that no start has succeeded.
     pub since: Option<String>,
 }
 
@@ -111,7 +112,7 @@ pub struct OnDemandOutcome {
 }
 
 /// Reads a list of hosts: one per line, as in a host file of MPI. Further words of a line, empty
-/// lines and lines with `#` do not count; a host that appears again counts once.
+/// lines and lines that begin with `#` do not count. A host that appears again counts once.
 ///
 /// # Errors
 /// - `NotFound` if the file cannot be read.
@@ -154,7 +155,7 @@ fn check_hosts(hosts: &[String]) -> Result<()> {
 pub fn run_of_job(secret: &Path, job: &str) -> Result<Run> {
     use std::os::unix::fs::MetadataExt;
     let shown = secret.display();
-    // Contents, owner and mode come from one open file.
+    // Contents, owner and mode come from one open file, so that they belong to the same file.
     let read = || -> std::io::Result<(Vec<u8>, std::fs::Metadata)> {
         let mut file = File::open(secret)?;
         let mut bytes = Vec::new();
@@ -201,7 +202,7 @@ impl Run {
 
     fn of(secret: &[u8], name: &str) -> Self {
         let derived = |purpose: &str| {
-            // Hashed twice, so that no token follows from another one.
+            // Hash twice, so that a token cannot be computed from another token.
             let inner = Sha256::new().chain_update(secret).chain_update(purpose).chain_update(name);
             let outer = Sha256::new().chain_update(secret).chain_update(inner.finalize());
             outer.finalize().iter().fold(String::new(), |mut text, byte| {
@@ -215,10 +216,10 @@ impl Run {
 }
 
 impl OnDemand {
-    /// Checks the parts that stand in scripts.
+    /// Checks the values that scripts contain.
     ///
     /// # Errors
-    /// Returns `Configuration` with the first wrong part.
+    /// Returns `Configuration` with the first invalid value.
     pub fn check(&self) -> Result<()> {
         let refuse = |what: String| Err(Error::new(ErrorCode::Configuration, what));
         check_hosts(&self.hosts)?;
@@ -238,8 +239,8 @@ impl OnDemand {
         Ok(())
     }
 
-    /// Runs a command on all hosts, or on this one. Every host is tried, even if others fail. A
-    /// start needs a run.
+    /// Runs a command on all hosts, or on this host. Tries every host, even if other hosts fail.
+    /// The command [`Command::Start`] needs a run.
     ///
     /// # Errors
     /// Returns an error if this host is not in the list.
@@ -263,7 +264,7 @@ impl OnDemand {
         };
         let deployment = self.deployment();
         let ssh = Ssh::new(&deployment);
-        // All at the same time: each waits for the others.
+        // Run the command on all hosts at the same time, because each host waits for the others.
         let results = in_parallel(&hosts, hosts.len(), |host| {
             let script = self.script(host, command, run);
             match reach {
@@ -337,7 +338,7 @@ impl OnDemand {
         for (name, value) in variables {
             let _ = writeln!(script, "{name}='{value}'");
         }
-        // The programs of the script must not read the rest of it as their input.
+        // The programs of the script must not read the rest of the script as their input.
         let _ = writeln!(script, "{SCRIPT}{{ {verb}; }} </dev/null");
         script
     }
@@ -391,7 +392,7 @@ mod tests {
             assert_ne!(run.token, other.token);
             assert_ne!(run.id, other.id);
         }
-        // The id stands in lists of processes.
+        // Lists of processes show the id, so the id must not reveal the token.
         assert!(!run.token.contains(&run.id));
         assert_ne!(Run::random().unwrap(), Run::random().unwrap());
     }
@@ -459,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn stop_of_a_name_has_no_secret_and_no_run() {
+    fn stop_by_name_needs_no_secret_and_no_run() {
         let script = good().script("n1", Command::Stop, None);
         assert!(script.contains("RUN=''\n") && script.contains("TOKEN=''\n"), "{script}");
         assert!(script.ends_with("{ stop; } </dev/null\n"), "{script}");

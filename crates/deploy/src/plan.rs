@@ -1,9 +1,9 @@
 //! The steps from the observed to the desired state.
 //!
-//! Pure: compares the hosts file with facts. A plan has phases. A phase begins when all hosts have
-//! ended the one before; within a phase, hosts work in parallel, each with its steps in their
-//! order. A step that the facts show as done is left out, so a plan for a complete cluster has only
-//! the verification.
+//! The module is pure: it compares the hosts file with facts. A plan has phases. A phase begins
+//! when all hosts have ended the previous phase. Within a phase, hosts work in parallel, and each
+//! host runs its steps in order. A plan leaves out steps that the facts show as done, so a plan for
+//! a complete cluster has only the verification.
 
 use crate::checks::Program;
 use crate::config::config_hash;
@@ -29,7 +29,7 @@ pub enum Action {
     Initialise(Role),
     /// Stop a service.
     Stop(Role),
-    /// Start a service, and wait until it serves.
+    /// Start a service, and wait until it is ready.
     Start(Role),
     /// Wait until all servers are registered, then divide the namespace.
     FormatCluster,
@@ -39,11 +39,11 @@ pub enum Action {
     Mount,
     /// Unmount the cluster.
     Unmount,
-    /// Write a file through the mount.
+    /// Write the check file through the mount.
     WriteCheck,
-    /// Read this file through the mount, and compare its checksum.
+    /// Read the check file through the mount, and compare its checksum.
     ReadCheck,
-    /// Remove this file.
+    /// Remove the check file.
     RemoveCheck,
     /// Remove everything that a deployment has created on the host.
     Remove,
@@ -87,7 +87,7 @@ pub struct HostSteps {
 /// Steps of several hosts that may run at the same time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Phase {
-    /// The purpose, for people.
+    /// The purpose of the phase, for users.
     pub name: &'static str,
     /// The hosts with steps.
     pub hosts: Vec<HostSteps>,
@@ -96,7 +96,7 @@ pub struct Phase {
 /// All facts, by the name of the host.
 pub type AllFacts = BTreeMap<String, Facts>;
 
-/// Collects phases, and leaves out empty ones.
+/// Collects phases, and leaves out phases without steps.
 #[derive(Debug, Default)]
 struct Phases(Vec<Phase>);
 
@@ -152,11 +152,12 @@ pub fn apply(deployment: &Deployment, program: &Program, all: &AllFacts) -> Vec<
     phases.0
 }
 
-/// Whether the host's program must be replaced before services can run.
+/// Returns the steps that install the program and the configuration, and that format and mount
+/// disks.
 fn install(deployment: &Deployment, program: &Program, host: &Host, facts: &Facts) -> Vec<Action> {
     let mut actions = Vec::new();
     let is_current = facts.program.as_ref() == Some(&program.hash);
-    // A running service keeps its program: only an upgrade replaces that.
+    // Only an upgrade replaces the program of running services.
     if !is_current && facts.running.is_empty() {
         actions.push(Action::Install);
     }
@@ -182,7 +183,7 @@ fn has_config(deployment: &Deployment, host: &Host, facts: &Facts, role: Role) -
     facts.configs.get(&role) == Some(&config_hash(deployment, host, role))
 }
 
-/// Returns the steps that make a service run with its present configuration.
+/// Returns the steps that make a service run with its current configuration.
 fn service(deployment: &Deployment, host: &Host, facts: &Facts, role: Role) -> Vec<Action> {
     let is_changed = !has_config(deployment, host, facts, role);
     let has_all = facts.initialised.contains(&role) && !is_changed;
@@ -209,8 +210,8 @@ fn join(deployment: &Deployment, host: &Host, facts: &Facts) -> Vec<Action> {
     actions
 }
 
-/// Returns the steps that make the monitor run where the hosts file has it, and nowhere else. It
-/// has nothing to initialise: it creates its directory itself.
+/// Returns the steps that make the monitor run on the host that the hosts file names, and on no
+/// other host. The monitor needs no initialisation, since it creates its directory itself.
 fn monitor(deployment: &Deployment, host: &Host, facts: &Facts) -> Vec<Action> {
     let role = Role::Monitor;
     let is_wanted = host.has(role) && has_config(deployment, host, facts, role);
@@ -234,8 +235,8 @@ fn verify(deployment: &Deployment, phases: &mut Phases) {
     phases.add("verify: remove", [*first], |_| vec![Action::RemoveCheck]);
 }
 
-/// Returns the steps of an upgrade: the new program everywhere, then one service after the other.
-/// With `remount`, clients mount anew at the end.
+/// Returns the steps of an upgrade. First all hosts get the new program, then one service after the
+/// other restarts. With `remount`, clients unmount and mount again at the end.
 pub fn upgrade(
     deployment: &Deployment,
     program: &Program,
@@ -258,7 +259,8 @@ pub fn upgrade(
             if !is_new(host) && !runs_old {
                 continue;
             }
-            // A cluster that was deployed without a monitor gets it by `skep deploy apply`.
+            // A cluster that was deployed without a monitor gets the monitor by `skep deploy
+            // apply`.
             if !role.is_node() && !facts(host).runs(role) {
                 continue;
             }
@@ -292,7 +294,7 @@ pub fn remove(deployment: &Deployment, names: &[String]) -> Vec<Phase> {
     phases.0
 }
 
-/// Keeps the steps of one host and the steps of the whole cluster.
+/// Returns only the steps of one host and the steps of the whole cluster.
 pub fn only(phases: Vec<Phase>, name: &str) -> Vec<Phase> {
     let is_common = |action: &Action| {
         use Action::{AwaitHealth, FormatCluster, ReadCheck, RemoveCheck, WriteCheck};

@@ -2,8 +2,8 @@
 //!
 //! A script arrives on standard input, so secrets in it appear in no list of processes and in no
 //! file. Only a script that precedes a payload (the program) is on the command line. `ssh` itself
-//! decides about keys and known hosts: this module never asks, and never accepts an unknown host
-//! key. [`run_here`] runs a script on this host instead.
+//! decides about keys and known hosts. This module never asks the user, and never accepts an
+//! unknown host key. [`run_here`] runs a script on this host instead.
 
 use crate::hosts::{Deployment, Host};
 use serde::Serialize;
@@ -23,7 +23,7 @@ const SESSION_FAILED: i32 = 255;
 pub struct HostProblem {
     /// The host.
     pub host: String,
-    /// The problem and the way out.
+    /// The problem and the remedy.
     pub problem: String,
 }
 
@@ -73,7 +73,7 @@ impl<'a> Ssh<'a> {
     /// Runs a script on a host as root, with a file as its standard input.
     ///
     /// # Errors
-    /// The same as of [`Self::run`].
+    /// The errors of [`Self::run`].
     pub fn send(&self, host: &Host, script: &str, file: &std::path::Path) -> Result<Output> {
         let named = |error: std::io::Error| Error::from(error).within(file.display());
         let mut payload = File::open(file).map_err(named)?;
@@ -215,7 +215,7 @@ fn no_root(host: &Host, errors: &str) -> Error {
     Error::new(ErrorCode::PermissionDenied, what)
 }
 
-/// Returns the last lines of standard error, or of standard output if the former is empty.
+/// Returns the last lines of standard error, or of standard output if standard error is empty.
 fn last_lines(errors: &str, output: &str) -> String {
     let is_noise =
         |line: &&str| !line.trim().is_empty() && !line.starts_with("Warning: Permanently added");
@@ -239,7 +239,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn errors_of_sessions_name_host_and_way_out() {
+    fn session_errors_name_the_host_and_a_remedy() {
         let deployment = Deployment::parse(crate::hosts::tests::GOOD).unwrap();
         let (ssh, host) = (Ssh::new(&deployment), &deployment.hosts[1]);
         let check = |errors: &str, code: ErrorCode, words: &[&str]| {

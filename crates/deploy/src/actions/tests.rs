@@ -100,7 +100,7 @@ fn waits_are_bounded_by_time_and_not_by_attempts() {
     let from = PRELUDE.find("uptime_seconds() {").unwrap();
     let to = PRELUDE.find("stop_service() {").unwrap();
     let functions = &PRELUDE[from..to];
-    // A clock that only the command advances: each attempt takes 25 s.
+    // Only the command advances this clock, by 25 s for each attempt.
     let script = format!(
         "set -eu\n{functions}\nclock=100\nattempts=0\n\
          uptime_seconds() {{ echo \"$clock\"; }}\n\

@@ -26,7 +26,7 @@ fn fresh_hosts_have_no_problem() {
 }
 
 #[test]
-fn each_problem_names_its_host_and_the_way_out() {
+fn each_problem_names_its_host_and_a_remedy() {
     let check = |change: &dyn Fn(&mut Facts), words: &[&str]| {
         let verdict = judged(change);
         let [problem] = verdict.problems.as_slice() else { panic!("{verdict:?}") };

@@ -1,4 +1,4 @@
-//! Tests of the file of hosts.
+//! Tests of the hosts file.
 
 use super::*;
 
@@ -43,7 +43,7 @@ fn valid_host_file_gives_hosts_with_their_targets() {
 }
 
 #[test]
-fn each_mistake_is_named_with_its_host_and_a_way_out() {
+fn each_mistake_is_named_with_its_host_and_a_remedy() {
     let check = |from: &str, to: &str, words: &[&str]| {
         let text = problems(&GOOD.replacen(from, to, 1));
         for word in words {

@@ -128,7 +128,7 @@ fn new_target_restarts_only_its_own_service() {
 }
 
 #[test]
-fn monitor_moves_and_ends_with_the_hosts_file() {
+fn monitor_moves_and_stops_as_the_hosts_file_requests() {
     let deployment = Deployment::parse(GOOD).unwrap();
     let all = complete(&deployment);
     let of_monitor = |text: &str| {
@@ -149,7 +149,7 @@ fn monitor_moves_and_ends_with_the_hosts_file() {
     stopped.get_mut("m1").unwrap().running.remove(&Role::Monitor);
     let steps = lines(&apply(&deployment, &program(), &stopped));
     assert!(steps.contains(&"monitor: m1: start monitor".to_owned()), "{steps:?}");
-    // A cluster without a monitor is upgraded without one.
+    // The upgrade of a cluster without a monitor starts no monitor.
     let old = stopped.get_mut("m1").unwrap();
     old.program = Some("old".into());
     let steps = lines(&upgrade(&deployment, &program(), &stopped, false));
@@ -157,7 +157,7 @@ fn monitor_moves_and_ends_with_the_hosts_file() {
 }
 
 #[test]
-fn data_on_a_disk_is_never_formatted_again() {
+fn disk_with_data_of_the_cluster_is_never_formatted_again() {
     let deployment = Deployment::parse(GOOD).unwrap();
     let phases = apply(&deployment, &program(), &complete(&deployment));
     let formats = |phases: &[Phase]| lines(phases).iter().any(|it| it.contains("format /dev"));
