@@ -88,7 +88,7 @@ fn management_advertises_loopback_only_on_request() {
     for words in ["10.0.0.1 (eth0)", "10.1.0.1 (eth0)", "--advertise"] {
         assert!(several.contains(words), "{several}");
     }
-    // The failed attempt leaves no files because of which the next attempt would fail.
+    // The failed attempt leaves no files, so that the next attempt can succeed.
     let both = "--advertise management.example --advertise 10.1.0.1";
     let both = init("several", both).expect_success();
     assert!(both.contains("management.example:7400, 10.1.0.1:7400"), "{both}");

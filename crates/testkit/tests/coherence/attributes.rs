@@ -21,15 +21,15 @@ use std::process::{Command, Stdio};
 pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![attributes:
     other_mount_sees_xattrs_at_once,
     other_mount_sees_and_applies_acls,
-    acl_changes_are_seen_under_another_name,
-    acl_changes_are_seen_under_recreated_names,
+    acl_changes_are_visible_under_another_name,
+    acl_changes_are_visible_under_recreated_names,
     former_owner_cannot_change_a_file_with_an_acl,
     acls_have_at_most_511_entries,
     new_entries_inherit_the_project,
     renames_and_links_into_another_project_are_refused,
-    projects_restrict_renames_and_links,
+    project_of_a_file_limits_its_renames_and_links,
     writes_remove_capabilities_set_by_the_other_mount,
-    capabilities_are_seen_at_once_without_caching,
+    new_capabilities_are_visible_at_once_without_caching,
 ];
 
 /// Semantics 1.11 and 1.16.
@@ -43,7 +43,7 @@ fn other_mount_sees_xattrs_at_once(mounts: &Mounts) {
         assert_eq!(getxattr(&there, name, &mut bytes[..]), Ok(65_536));
         assert!(bytes == longest);
     }
-    // The names of all attributes of a file may take up to 64 KiB together.
+    // The names of all attributes of a file may have up to 64 KiB together.
     let name = |index: u32| format!("user.{index:0>250}");
     let limit = (0..300).find(|index| match setxattr(&here, name(*index), b"", any) {
         Ok(()) => false,
@@ -87,9 +87,9 @@ fn other_mount_sees_and_applies_acls(mounts: &Mounts) {
     assert!(text.contains("user:23456:rwx"), "{text}");
 }
 
-/// The kernel caches access control lists with the inode, and several names may refer to one inode.
-/// Semantics 1.17.
-fn acl_changes_are_seen_under_another_name(mounts: &Mounts) {
+/// The kernel caches access control lists with the inode. So a change must also be visible under
+/// other names of the inode. Semantics 1.17.
+fn acl_changes_are_visible_under_another_name(mounts: &Mounts) {
     let (here, there) = (&mounts.one, &mounts.other);
     let list = |name: &str| run_in(there, "getfacl", ["--omit-header", "--numeric", name]);
     files::create_dir(here.join("old"));
@@ -97,7 +97,7 @@ fn acl_changes_are_seen_under_another_name(mounts: &Mounts) {
     assert!(list("old").contains("user:23456:r"));
     files::rename(here.join("old"), here.join("new"));
     run_in(here, "setfacl", ["-m", "u:23456:rwx", "new"]);
-    // The kernel has no list cached for the new name.
+    // The kernel has cached no list for the new name.
     assert!(list("new").contains("user:23456:rwx"), "under a name that was looked up");
     files::rename(here.join("new"), here.join("newer"));
     run_in(here, "setfacl", ["-b", "newer"]);
@@ -105,9 +105,9 @@ fn acl_changes_are_seen_under_another_name(mounts: &Mounts) {
     assert!(!list("newer").contains("user:23456"), "under a name that was listed");
 }
 
-/// One of the names is a hard link that this mount removed and the other mount created again.
-/// Semantics 1.17.
-fn acl_changes_are_seen_under_recreated_names(mounts: &Mounts) {
+/// The inode has two names. One is a hard link that one mount removed and the other mount created
+/// again. Semantics 1.17.
+fn acl_changes_are_visible_under_recreated_names(mounts: &Mounts) {
     let (here, there) = (&mounts.one, &mounts.at_once);
     let list = |place: &Path| {
         let mut found = vec![0; 1000];
@@ -127,16 +127,16 @@ fn acl_changes_are_seen_under_recreated_names(mounts: &Mounts) {
     assert_eq!(list(there), list(here));
 }
 
-/// The kernel checks the owner itself. It must use the owner from its last lookup of the name, even
-/// if it drops the cached list at the same time, and even if the file has a new name. The kernel
-/// must not detach a mount on the file.
-/// Semantics 1.2 and 1.17.
+/// The kernel itself checks the owner before a chmod. It must use the owner from its last lookup of
+/// the name, even if it drops the cached access control list at the same time, and even if the file
+/// has a new name. It must not detach another file system that is mounted on the file. Semantics
+/// 1.2 and 1.17.
 fn former_owner_cannot_change_a_file_with_an_acl(mounts: &Mounts) {
     let (here, there) = (&mounts.one, &mounts.at_once);
     for place in [here, there] {
         files::set_permissions(place, fs::Permissions::from_mode(0o755));
     }
-    // Calls chmod(2) without a previous stat; chmod(1) would look up the file first.
+    // Call chmod(2) without a previous stat, because chmod(1) would look up the file first.
     let may = |name: &str| {
         let change = || {
             set_thread_res_uid(None, Uid::from_raw(23456), None).expect("root may");
@@ -152,7 +152,7 @@ fn former_owner_cannot_change_a_file_with_an_acl(mounts: &Mounts) {
         }
         run_in(here, "setfacl", ["-m", "u:34567:rx", name]);
         files::chown(&path, Some(23456), None);
-        // The kernel has now cached the inode and its list.
+        // The kernel has now cached the inode and its access control list.
         run_in(there, "getfacl", [name]);
         assert!(may(name));
         run_in(here, "setfacl", ["-m", "u:34567:rwx", name]);
@@ -191,8 +191,8 @@ fn former_owner_cannot_change_a_file_with_an_acl(mounts: &Mounts) {
     }
 }
 
-/// Returns an access control list in the kernel's layout, with `count` named users besides owner,
-/// group, mask and other.
+/// Returns an access control list in the kernel's layout. It has `count` entries for named users,
+/// and the entries for owner, group, mask and others.
 fn list_for(count: u32) -> Vec<u8> {
     let undefined = u32::MAX;
     let mut entries = vec![(1_u16, 6_u16, undefined)];
@@ -226,7 +226,7 @@ fn acls_have_at_most_511_entries(mounts: &Mounts) {
             assert!(found[..len] == longest, "{name} {kind}: {len} bytes");
         }
     }
-    // A new directory inherits the whole list.
+    // A new directory inherits the whole default list.
     files::create_dir(mounts.other.join("directory/inner"));
     for kind in ["access", "default"] {
         let path = mounts.one.join("directory/inner");
@@ -272,7 +272,8 @@ fn new_entries_inherit_the_project(mounts: &Mounts) {
 /// entries of the same project.
 struct ProjectDirectory {
     path: PathBuf,
-    /// Project that new entries inherit; `None` if they do not inherit the directory's project.
+    /// Project that new entries inherit. `None` means that they do not inherit the directory's
+    /// project.
     project: Option<u32>,
 }
 
@@ -301,9 +302,9 @@ impl ProjectDirectory {
     }
 }
 
-/// A rename or link into a directory that hands down a different project fails with EXDEV, like on
-/// ext4 and XFS. Directories in the root lie on both metadata targets.
-/// Semantics 1.20.
+/// If the entries of a directory inherit its project, a rename or link of a file with a different
+/// project into this directory fails with EXDEV, as on ext4 and XFS. Directories in the root lie on
+/// both metadata targets. Semantics 1.20.
 fn renames_and_links_into_another_project_are_refused(mounts: &Mounts) {
     let root = mounts.one.parent().expect("the mount");
     let directories: Vec<_> = (0..8).map(|number| ProjectDirectory::make(root, number)).collect();
@@ -351,12 +352,13 @@ fn renames_and_links_into_another_project_are_refused(mounts: &Mounts) {
 }
 
 /// Semantics 1.20.
-fn projects_restrict_renames_and_links(mounts: &Mounts) {
+fn project_of_a_file_limits_its_renames_and_links(mounts: &Mounts) {
     let root = mounts.one.parent().expect("the mount");
     let (from, to) = (ProjectDirectory::make(root, 100), ProjectDirectory::make(root, 104));
     let (here, there) = (from.path.join("file"), to.path.join("file"));
     files::write(&here, "x");
-    // The check also applies to a rename within the directory that already contains the file.
+    // Metadata also checks the project at a rename within the directory that already contains the
+    // file.
     run_in(&from.path, "chattr", ["-p", "7", "file"]);
     assert_eq!(renameat(CWD, &here, CWD, from.path.join("new")), Err(Errno::XDEV));
     run_in(&from.path, "chattr", ["-p", &to.inherited().to_string(), "file"]);
@@ -368,7 +370,7 @@ fn projects_restrict_renames_and_links(mounts: &Mounts) {
     let name = |at: &Path| linkat(CWD, &path, CWD, at, AtFlags::SYMLINK_FOLLOW);
     assert_eq!(name(&to.path.join("named")), Err(Errno::XDEV));
     name(&from.path.join("named")).expect("named");
-    // mv(1) then copies the files, like between file systems.
+    // mv(1) then copies the files, as it does between file systems.
     files::create_dir(from.path.join("tree"));
     files::write(from.path.join("tree/file"), "whole");
     run_in(&from.path, "mv", [Path::new("tree"), &to.path]);
@@ -382,7 +384,7 @@ fn projects_restrict_renames_and_links(mounts: &Mounts) {
 fn writes_remove_capabilities_set_by_the_other_mount(mounts: &Mounts) {
     let (here, there) = (mounts.one.join("file"), mounts.other.join("file"));
     files::write(&here, "x");
-    // The mount has cached the fact that the file has no capabilities.
+    // Write, so that the mount caches that the file has no capabilities.
     files::write_all(&files::open_with(OpenOptions::new().append(true), &there), b"y");
     skep_testkit::program::run_in(&mounts.one, "setcap", ["cap_net_raw+ep", "file"]);
     let name = "security.capability";
@@ -395,14 +397,15 @@ fn writes_remove_capabilities_set_by_the_other_mount(mounts: &Mounts) {
     });
 }
 
-/// Semantics 1.16, with `attribute_timeout=0`. Before the fix, such a mount remembered for a second
-/// that a file has no capability.
-fn capabilities_are_seen_at_once_without_caching(mounts: &Mounts) {
+/// Semantics 1.16, with `attribute_timeout=0`. Regression test: a mount with this option still
+/// cached for a second that a file has no capability.
+fn new_capabilities_are_visible_at_once_without_caching(mounts: &Mounts) {
     let (here, there) = (mounts.one.join("file"), mounts.at_once.join("file"));
     let name = "security.capability";
     files::write(&here, "x");
     for round in 0..10 {
-        // Before the write, the kernel asks the mount for the capability, and the write removes it.
+        // Before the write, the kernel requests the capability from the mount. The write then
+        // removes the capability.
         files::write_all(&files::open_with(OpenOptions::new().append(true), &there), b"y");
         assert_eq!(getxattr(&there, name, &mut [0; 100]), Err(Errno::NODATA));
         run_in(&mounts.one, "setcap", ["cap_net_raw+ep", "file"]);

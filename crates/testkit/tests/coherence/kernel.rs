@@ -1,5 +1,6 @@
-//! Kernel functions that cover only the programs of one mount: watches and leases of files do not
-//! report changes by other mounts. The tests also cover functions that Skep does not support.
+//! Kernel functions that concern only the programs of one mount. For example, watches and leases of
+//! files do not report changes by other mounts. The tests also cover functions that Skep does not
+//! support.
 
 use crate::statements::Stepwise;
 use crate::{Mounts, within_a_second};
@@ -15,7 +16,7 @@ use std::os::fd::OwnedFd;
 use std::process::Command;
 
 pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![kernel:
-    inotify_reports_changes_of_its_own_mount_only, fanotify_reports_opens_of_its_own_mount_only,
+    inotify_reports_changes_of_its_own_mount_only, fanotify_reports_writes_of_its_own_mount_only,
     file_leases_are_broken_by_opens_on_their_mount_only, quotas_are_not_supported,
 ];
 
@@ -72,8 +73,8 @@ fn inotify_reports_changes_of_its_own_mount_only(mounts: &Mounts) {
     }
 }
 
-/// Watches this directory with `fanotify(7)` for files that are closed after writing. After each
-/// line of input, prints the number of such files.
+/// A program that watches its working directory with `fanotify(7)` for files that are closed after
+/// writing. After each line of input, it prints the number of these files.
 const WATCHER: &str = "
 import ctypes, os, struct, sys
 libc = ctypes.CDLL(None, use_errno=True)
@@ -98,7 +99,7 @@ for line in sys.stdin:
 ";
 
 /// Semantics 5.8.
-fn fanotify_reports_opens_of_its_own_mount_only(mounts: &Mounts) {
+fn fanotify_reports_writes_of_its_own_mount_only(mounts: &Mounts) {
     for (here, there) in [(&mounts.one, &mounts.other), (&mounts.other, &mounts.one)] {
         let mut watcher = Stepwise::start(here, Command::new("python3").args(["-c", WATCHER]));
         assert_eq!(watcher.line(), "watches");
@@ -112,8 +113,9 @@ fn fanotify_reports_opens_of_its_own_mount_only(mounts: &Mounts) {
     }
 }
 
-/// Takes a write lease on a file. After the first line of input, prints whether the lease still
-/// holds. Then waits for the kernel's request to release the lease, and releases it.
+/// A program that takes a write lease on a file. After the first line of input, it prints whether
+/// it still has the lease. Then it waits for the kernel's request to release the lease, and
+/// releases it.
 const LEASER: &str = "
 import fcntl, os, signal, sys
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGIO])
@@ -148,7 +150,7 @@ fn file_leases_are_broken_by_opens_on_their_mount_only(mounts: &Mounts) {
 
 /// Semantics 5.6.
 fn quotas_are_not_supported(mounts: &Mounts) {
-    // Calls quotactl_fd(2) to get the quota of user 0.
+    // This program calls quotactl_fd(2) to get the quota of user 0.
     let program = "import ctypes, errno, os\n\
          libc, buffer = ctypes.CDLL(None, use_errno=True), ctypes.create_string_buffer(256)\n\
          file = os.open('.', os.O_RDONLY)\n\

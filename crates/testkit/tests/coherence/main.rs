@@ -1,5 +1,6 @@
-//! Two mounts of one cluster, over different transports: each sees the completed operations of the
-//! other. Data is seen by the next open after a close, names and attributes within a second.
+//! Two mounts of one cluster, over different transports. Completed operations of one mount are
+//! visible on the other. After a `close`, the next open reads the written data. New names and
+//! attributes are visible within a second.
 
 mod attributes;
 mod kernel;
@@ -21,7 +22,7 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// One directory, through several mounts.
+/// The paths of one directory through several mounts.
 struct Mounts {
     one: PathBuf,
     other: PathBuf,
@@ -30,38 +31,38 @@ struct Mounts {
 }
 
 const CASES: &[Case<Mounts>] = skep_testkit::cases![coherence:
-    closed_writes_are_seen_by_a_later_open,
-    length_is_seen_by_a_later_open,
-    new_names_are_seen_at_once,
+    open_after_a_close_reads_the_written_bytes,
+    later_open_reads_the_new_length,
+    new_names_are_visible_at_once,
     recreated_name_opens_the_new_file,
     cached_names_are_stale_for_at_most_a_second,
     cached_attributes_are_stale_for_at_most_a_second,
-    open_handle_sees_synced_bytes,
-    alternating_appends_of_both_mounts_are_kept,
+    open_handle_reads_bytes_that_another_mount_synced,
+    alternating_appends_of_both_mounts_lose_no_line,
     exclusive_creation_works_as_a_lock,
     open_handle_survives_removal_by_the_other_mount,
     concurrent_renames_over_one_name_leave_one_file,
-    truncation_by_the_other_mount_is_seen,
+    truncation_by_the_other_mount_is_visible,
     file_size_may_exceed_the_disks,
-    holes_and_copies_of_the_other_mount_are_seen,
+    holes_and_copies_are_visible_on_the_other_mount,
     writers_of_different_parts_keep_all_bytes,
     both_mounts_list_the_same_entries,
     listing_is_fresh_after_the_directory_time_is_set_back,
-    changes_are_seen_at_once_without_caching,
-    a_name_that_is_replaced_is_never_missing,
+    changes_are_visible_at_once_without_caching,
+    name_that_is_replaced_is_never_missing,
     names_that_are_exchanged_are_never_missing,
     directories_moved_into_each_other_stay_a_tree,
     inode_numbers_are_never_reused,
     each_page_has_the_bytes_of_one_writer,
-    sizes_are_seen_once_the_writer_reports_them,
+    sizes_are_visible_after_the_report_of_the_writer,
 ];
 
-/// Maximum age of cached names and attributes. [`MARGIN`] is added for delays of the machine.
+/// Maximum age of cached names and attributes. The tests add [`MARGIN`] for delays of the machine.
 const STALENESS: Duration = Duration::from_millis(1000);
 const MARGIN: Duration = Duration::from_millis(300);
 
 /// Semantics 2.2.
-fn closed_writes_are_seen_by_a_later_open(mounts: &Mounts) {
+fn open_after_a_close_reads_the_written_bytes(mounts: &Mounts) {
     let mut random = Random::new(3);
     for round in 0..60 {
         let (from, to) = if round % 2 == 0 {
@@ -72,17 +73,16 @@ fn closed_writes_are_seen_by_a_later_open(mounts: &Mounts) {
         let len = [0, 10, 4096, 600_000, 2_000_000][random.below(5)];
         let bytes = random.bytes(len);
         files::write(from.join("file"), &bytes);
-        // Each open fetches the attributes again, so a later reader sees all bytes.
+        // Each open requests the attributes again, so a later reader gets all bytes.
         let found = files::read(to.join("file"));
         assert!(found == bytes, "round {round}: {} bytes, not {len}", found.len());
     }
 }
 
-/// Programs that do not call stat also see the new length: the kernel reads no further than its
-/// cached length. (`fs::read` calls stat, and asks for the creation time, which the kernel never
-/// caches.)
-/// Semantics 2.2.
-fn length_is_seen_by_a_later_open(mounts: &Mounts) {
+/// A program that does not call stat must also get the new length, because the kernel does not read
+/// beyond its cached length. (`fs::read` calls stat, and requests the creation time, which the
+/// kernel never caches.) Semantics 2.2.
+fn later_open_reads_the_new_length(mounts: &Mounts) {
     let mut found = vec![0; 1_000_000];
     for round in 0..30_u64 {
         let (from, to) = if round % 2 == 0 {
@@ -97,7 +97,7 @@ fn length_is_seen_by_a_later_open(mounts: &Mounts) {
                 .expect("written");
         };
         append(&[1; 10]);
-        // The kernel caches these attributes for a second.
+        // This stat makes the kernel cache the attributes for a second.
         let before = files::metadata(to.join(&name)).len();
         append(&[2; 30_000]);
         let mut file = files::open(to.join(&name));
@@ -107,8 +107,9 @@ fn length_is_seen_by_a_later_open(mounts: &Mounts) {
     }
 }
 
-/// A mount has no cached entry for a name that it never looked up.
-fn new_names_are_seen_at_once(mounts: &Mounts) {
+/// New names are visible at once, because a mount has no cached entry for a name that it never
+/// looked up.
+fn new_names_are_visible_at_once(mounts: &Mounts) {
     for round in 0..60 {
         let name = format!("file-{round}");
         files::write(mounts.one.join(&name), "x");
@@ -118,9 +119,8 @@ fn new_names_are_seen_at_once(mounts: &Mounts) {
     }
 }
 
-/// A program that has the old file open keeps the old file. The name is cached for a second, but an
-/// open looks the name up again.
-/// Semantics 1.2.
+/// A program that has the old file open can still use it. The kernel caches the name for a second,
+/// but an open looks up the name again. Semantics 1.2.
 fn recreated_name_opens_the_new_file(mounts: &Mounts) {
     for round in 0..20 {
         let name = format!("file-{round}");
@@ -184,10 +184,10 @@ fn cached_attributes_are_stale_for_at_most_a_second(mounts: &Mounts) {
     }
 }
 
-/// An open handle need not show changes (close-to-open consistency). But after a second, and after
-/// another open of the file, the handle must return the new bytes, even from the page cache.
+/// Reads through an open handle need not return new bytes at once (close-to-open consistency). But
+/// after a second, and after another open of the file, they must, even if they read the page cache.
 /// Semantics 2.3.
-fn open_handle_sees_synced_bytes(mounts: &Mounts) {
+fn open_handle_reads_bytes_that_another_mount_synced(mounts: &Mounts) {
     let (here, there) = (mounts.one.join("file"), mounts.other.join("file"));
     files::write(&here, vec![1; 100_000]);
     let reader = files::open(&there);
@@ -205,7 +205,7 @@ fn open_handle_sees_synced_bytes(mounts: &Mounts) {
 }
 
 /// Semantics 2.9.
-fn alternating_appends_of_both_mounts_are_kept(mounts: &Mounts) {
+fn alternating_appends_of_both_mounts_lose_no_line(mounts: &Mounts) {
     for round in 0..40 {
         let place = if round % 2 == 0 { &mounts.one } else { &mounts.other };
         let path = place.join("log");
@@ -272,7 +272,7 @@ fn concurrent_renames_over_one_name_leave_one_file(mounts: &Mounts) {
 }
 
 /// Semantics 2.7.
-fn truncation_by_the_other_mount_is_seen(mounts: &Mounts) {
+fn truncation_by_the_other_mount_is_visible(mounts: &Mounts) {
     for round in 1..20_u64 {
         files::write(mounts.one.join("file"), vec![7; 1_500_000]);
         let len = round * 71_111;
@@ -288,9 +288,9 @@ fn truncation_by_the_other_mount_is_seen(mounts: &Mounts) {
     }
 }
 
-/// Setting a size allocates nothing, so the disks need no space for it. The test also sets sizes
-/// while a writer has the file open, when metadata does not know the length of the chunk files.
-/// Semantics 2.10.
+/// Setting a size allocates no space, so the size may exceed the free space of the disks. The test
+/// also sets sizes while a writer has the file open. Metadata then does not know the length of the
+/// chunk files. Semantics 2.10.
 fn file_size_may_exceed_the_disks(mounts: &Mounts) {
     let (here, there) = (mounts.one.join("file"), mounts.other.join("file"));
     let writer = files::create(&here);
@@ -306,7 +306,7 @@ fn file_size_may_exceed_the_disks(mounts: &Mounts) {
 }
 
 /// Semantics 2.2, for holes and copies.
-fn holes_and_copies_of_the_other_mount_are_seen(mounts: &Mounts) {
+fn holes_and_copies_are_visible_on_the_other_mount(mounts: &Mounts) {
     let mut expected = Random::new(8).bytes(3_000_000);
     files::write(mounts.one.join("file"), &expected);
     for round in 0..20_usize {
@@ -314,7 +314,7 @@ fn holes_and_copies_of_the_other_mount_are_seen(mounts: &Mounts) {
             0 => (&mounts.one, &mounts.other),
             _ => (&mounts.other, &mounts.one),
         };
-        // The other mount has the file's bytes in its page cache.
+        // Read on the other mount, so that its kernel caches the file's pages.
         assert!(files::read(there.join("file")) == expected, "round {round}");
         let path = here.join("file");
         let file = files::open_with(OpenOptions::new().read(true).write(true), path);
@@ -382,9 +382,8 @@ fn both_mounts_list_the_same_entries(mounts: &Mounts) {
     assert_eq!(names(&mounts.one), names(&mounts.other));
 }
 
-/// Semantics 1.4: this includes renames between directories, which may lie on different metadata
-/// targets.
-fn a_name_that_is_replaced_is_never_missing(mounts: &Mounts) {
+/// Semantics 1.4, also for renames between directories that lie on different metadata targets.
+fn name_that_is_replaced_is_never_missing(mounts: &Mounts) {
     for index in 0..8 {
         files::create_dir(mounts.one.join(format!("from-{index}")));
     }
@@ -399,7 +398,8 @@ fn a_name_that_is_replaced_is_never_missing(mounts: &Mounts) {
                 while !is_done.load(Ordering::Relaxed) {
                     match fs::read_to_string(place.join("name")) {
                         Ok(text) => assert!(text.len() >= 5, "whole when it got the name: {text}"),
-                        // ESTALE is allowed: the file was replaced twice during the open.
+                        // ESTALE is allowed, because it means that the file was replaced twice
+                        // during the open.
                         Err(error) if error.kind() == ErrorKind::StaleNetworkFileHandle => {}
                         Err(error) => panic!("never missing: {error}"),
                     }
@@ -420,7 +420,7 @@ fn a_name_that_is_replaced_is_never_missing(mounts: &Mounts) {
     });
 }
 
-/// Semantics 1.4. Both mounts exchange two names repeatedly: each name always refers to one of the
+/// Semantics 1.4. Both mounts exchange two names repeatedly. Each name always refers to one of the
 /// two files.
 fn names_that_are_exchanged_are_never_missing(mounts: &Mounts) {
     for name in ["a", "b"] {
@@ -453,7 +453,7 @@ fn names_that_are_exchanged_are_never_missing(mounts: &Mounts) {
             assert!(reader.join().expect("no panic") > 10, "the reader has read often enough");
         }
     });
-    // The files were exchanged an odd number of times.
+    // The mounts have exchanged the files an odd number of times.
     within_a_second("the last exchange", || {
         files::read(mounts.other.join("a/it")) == b"made as b"
             && files::read(mounts.other.join("b/it")) == b"made as a"
@@ -519,7 +519,8 @@ fn each_page_has_the_bytes_of_one_writer(mounts: &Mounts) {
         }
         let looked = std::panic::catch_unwind(|| {
             for _ in 0..200 {
-                // A later open sees the current contents, not the cached contents.
+                // Open the file each time, because a new open reads the current contents, not
+                // cached contents.
                 let bytes = files::read(mounts.other.join("file"));
                 let page = &bytes[PAGE..2 * PAGE];
                 assert!(page.iter().all(|byte| *byte == page[0]), "of one write alone");
@@ -552,7 +553,7 @@ fn listing_is_fresh_after_the_directory_time_is_set_back(mounts: &Mounts) {
 }
 
 /// Semantics 1.2, with `attribute_timeout=0`.
-fn changes_are_seen_at_once_without_caching(mounts: &Mounts) {
+fn changes_are_visible_at_once_without_caching(mounts: &Mounts) {
     let (here, there) = (mounts.one.join("file"), mounts.at_once.join("file"));
     for round in 0..50 {
         assert!(!there.exists(), "round {round}");
@@ -568,7 +569,7 @@ fn changes_are_seen_at_once_without_caching(mounts: &Mounts) {
 }
 
 /// Semantics 2.4.
-fn sizes_are_seen_once_the_writer_reports_them(mounts: &Mounts) {
+fn sizes_are_visible_after_the_report_of_the_writer(mounts: &Mounts) {
     let (here, there) = (mounts.one.join("file"), mounts.other.join("file"));
     let file = files::create(&here);
     let is_seen = |len| files::metadata(&there).len() == len;

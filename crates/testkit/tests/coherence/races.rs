@@ -13,12 +13,12 @@ use std::path::Path;
 use std::sync::Barrier;
 
 pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![races:
-    one_of_many_creators_of_a_name_succeeds, two_concurrent_exchanges_keep_a_tree,
+    exactly_one_of_many_creators_of_a_name_succeeds, two_concurrent_exchanges_keep_a_tree,
     three_concurrent_exchanges_keep_a_tree,
 ];
 
-/// Creates the name `new` in `place` for contender `number`. A call that needs an existing file
-/// uses the contender's own numbered file.
+/// A call that creates the name `new` in `place` for contender `number`. A call that needs an
+/// existing file uses the contender's own file, which has this number in its name.
 type Make = fn(place: &Path, number: usize) -> io::Result<()>;
 
 const WAYS: [(&str, Make); 6] = [
@@ -39,8 +39,8 @@ const WAYS: [(&str, Make); 6] = [
     }),
 ];
 
-/// Semantics 1.5, and the rule of 1.4 that `RENAME_NOREPLACE` replaces nothing.
-fn one_of_many_creators_of_a_name_succeeds(mounts: &Mounts) {
+/// Semantics 1.5, and the rule of 1.4 that `RENAME_NOREPLACE` replaces no entry.
+fn exactly_one_of_many_creators_of_a_name_succeeds(mounts: &Mounts) {
     const ROUNDS: usize = 15;
     for (way, make) in WAYS {
         for round in 0..ROUNDS {
@@ -75,8 +75,8 @@ fn one_of_many_creators_of_a_name_succeeds(mounts: &Mounts) {
     }
 }
 
-/// Checks that the name refers to the winner's file, and that the other contenders still have their
-/// own files.
+/// Checks that the name `new` refers to the winner's file, and that the other contenders still have
+/// their own files.
 fn check_winner(way: &str, place: &Path, winner: usize) {
     let new = place.join("new");
     let found = files::symlink_metadata(&new);
@@ -110,8 +110,8 @@ fn check_winner(way: &str, place: &Path, winner: usize) {
     }
 }
 
-/// Adds the paths of all mark files below `directory` to `found`, with the text of the mark as the
-/// key.
+/// Adds the paths of all mark files below `directory` to `found`. The key is the text in the mark
+/// file.
 fn places_of_marks(directory: &Path, found: &mut BTreeMap<String, Vec<String>>) {
     for entry in files::read_dir(directory).map(|it| it.expect("an entry")) {
         let path = entry.path();
@@ -131,8 +131,8 @@ fn exchange(top: &Path, first: &str, second: &str) -> rustix::io::Result<()> {
 /// In each round, one mount for each name in `ring` exchanges that directory with the directory
 /// below the next name in the ring. All exchanges run at once. Together they would create a loop
 /// that is not reachable from the root, so metadata must refuse the exchange that would close the
-/// loop. The error depends on whether that mount has already seen the other exchanges. If it has,
-/// its names already refer to other directories.
+/// loop. Its error depends on whether the mount has already noticed the other exchanges. If it has,
+/// its names refer to other directories by then.
 fn exchange_in_a_ring(mounts: &Mounts, ring: &[&str], rounds: usize) {
     for round in 0..rounds {
         let name = format!("round-{round}");
@@ -150,7 +150,8 @@ fn exchange_in_a_ring(mounts: &Mounts, ring: &[&str], rounds: usize) {
             let all = all.enumerate().map(|(index, (place, first))| {
                 let (place, starts) = (place.join(&name), &starts);
                 let second = format!("{}/below/inner", ring[(index + 1) % ring.len()]);
-                // The mounts have cached the paths, so the exchange does not look them up again.
+                // Look up the paths, so that the mounts cache them and do not look them up again
+                // during the exchange.
                 assert!(place.join(first).is_dir() && place.join(&second).is_dir());
                 scope.spawn(move || {
                     starts.wait();
@@ -163,7 +164,8 @@ fn exchange_in_a_ring(mounts: &Mounts, ring: &[&str], rounds: usize) {
         let done = results.iter().filter(|it| it.is_ok()).count();
         assert!((1..ring.len()).contains(&done), "{name}: {results:?}");
         for error in results.iter().filter_map(|it| it.err()) {
-            // After a new lookup, the names refer to other directories or do not exist.
+            // NOENT and STALE are allowed, because after a new lookup the names refer to other
+            // directories or do not exist.
             let allowed = [Errno::INVAL, Errno::NOENT, Errno::STALE];
             assert!(allowed.contains(&error), "{name}: {results:?}");
         }

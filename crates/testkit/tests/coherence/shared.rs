@@ -1,5 +1,5 @@
-//! Files that both mounts have open while at least one of them writes: the next read sees a
-//! completed write.
+//! Files that both mounts have open while at least one mount writes. A read returns the bytes of
+//! all completed writes.
 
 use crate::Mounts;
 use rustix::fs::OFlags;
@@ -15,11 +15,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![shared:
-    each_write_is_seen_by_the_next_read, outdated_cached_pages_are_never_read_again,
-    concurrent_appends_of_both_mounts_stay_whole, concurrent_appends_of_one_mebibyte_stay_whole,
-    concurrent_direct_appends_of_both_mounts_are_kept,
-    a_truncation_is_seen_by_the_next_read, a_write_after_a_truncation_moves_the_end,
-    truncated_bytes_of_concurrent_writes_never_return,
+    next_read_returns_the_bytes_of_each_write, outdated_cached_pages_are_never_read_again,
+    concurrent_appends_of_both_mounts_are_not_mixed,
+    concurrent_appends_of_one_mebibyte_are_not_mixed,
+    concurrent_direct_appends_of_both_mounts_lose_no_record,
+    next_read_ends_at_the_size_that_a_truncation_set, write_after_a_truncation_extends_the_file,
+    truncated_bytes_of_concurrent_writes_never_reappear,
     reads_of_a_shared_file_do_not_change_its_times, shared_files_can_be_mapped,
     file_is_cached_again_once_opened_by_one_client,
 ];
@@ -35,8 +36,8 @@ fn all(file: &File) -> Vec<u8> {
     bytes
 }
 
-/// Writes random bytes to a random range of the file through `by`, and to the same range of
-/// `model`.
+/// Writes random bytes to a random range of the file through the handle `by`, and to the same range
+/// of `model`.
 fn write_some(random: &mut Random, by: &File, model: &mut Vec<u8>) {
     let offset = random.below(model.len() + 5000);
     let most = random.one_of(&[100, 5000, 300_000]);
@@ -47,9 +48,9 @@ fn write_some(random: &mut Random, by: &File, model: &mut Vec<u8>) {
     model[offset..offset + len].copy_from_slice(&bytes);
 }
 
-/// Semantics 2.3, 2.7 and 2.9: the writing mount still has the size from before the truncation by
-/// the other mount.
-fn a_write_after_a_truncation_moves_the_end(mounts: &Mounts) {
+/// Semantics 2.3, 2.7 and 2.9: the writing mount still has a cached size that is older than the
+/// truncation by the other mount.
+fn write_after_a_truncation_extends_the_file(mounts: &Mounts) {
     for round in 0..20_u64 {
         let name = format!("file-{round}");
         let (here, there) = match round % 2 {
@@ -60,7 +61,7 @@ fn a_write_after_a_truncation_moves_the_end(mounts: &Mounts) {
         files::write_all_at(&writing, &[1; 10_000], 0);
         files::set_len(&truncating, 0);
         files::write_all_at(&writing, b"acknowledged", 100);
-        // Without a `stat`, which would make the writing mount report the size.
+        // Do not call `stat`, which would make the writing mount report the size.
         let mut found = [9; 1000];
         for (mount, reader) in [("truncating", &truncating), ("writing", &writing)] {
             let read = files::read_at(reader, &mut found, 0);
@@ -75,9 +76,9 @@ fn a_write_after_a_truncation_moves_the_end(mounts: &Mounts) {
     }
 }
 
-/// Semantics 2.7: a write counts as a whole, or the truncation removed it as a whole. In both
-/// cases, no byte of it appears later.
-fn truncated_bytes_of_concurrent_writes_never_return(mounts: &Mounts) {
+/// Semantics 2.7: a truncation during a write leaves all bytes of the write or removes all of them.
+/// Removed bytes never appear again.
+fn truncated_bytes_of_concurrent_writes_never_reappear(mounts: &Mounts) {
     const PIECE: usize = 100_000;
     let (here, there) = (open(&mounts.one.join("file")), open(&mounts.other.join("file")));
     for round in 1..=120_u8 {
@@ -103,7 +104,7 @@ fn truncated_bytes_of_concurrent_writes_never_return(mounts: &Mounts) {
 }
 
 /// Semantics 2.3 and 2.4.
-fn each_write_is_seen_by_the_next_read(mounts: &Mounts) {
+fn next_read_returns_the_bytes_of_each_write(mounts: &Mounts) {
     let mut random = Random::new(Random::seed_of_run());
     let handles = [open(&mounts.one.join("file")), open(&mounts.other.join("file"))];
     let mut model = vec![0];
@@ -115,7 +116,7 @@ fn each_write_is_seen_by_the_next_read(mounts: &Mounts) {
         assert!(all(reader) == model, "round {round}: the contents");
         let mut beyond = [0; 9];
         assert_eq!(files::read_at(reader, &mut beyond, len), 0, "the end");
-        // A read without a stat before it.
+        // Read without a previous `stat`.
         write_some(&mut random, &handles[round % 2], &mut model);
         let mut tail = vec![0; 400_000];
         let start = model.len().saturating_sub(1000);
@@ -124,8 +125,8 @@ fn each_write_is_seen_by_the_next_read(mounts: &Mounts) {
     }
 }
 
-/// Semantics 2.3: the reader opened the file before the writer, so the kernel caches the pages that
-/// the reader reads.
+/// Semantics 2.3: the reader opened the file before the writer, so the kernel caches the pages of
+/// its reads.
 fn outdated_cached_pages_are_never_read_again(mounts: &Mounts) {
     let mut random = Random::new(Random::seed_of_run());
     for (round, len) in [4096, 100_000, 1_500_000].into_iter().enumerate() {
@@ -136,7 +137,7 @@ fn outdated_cached_pages_are_never_read_again(mounts: &Mounts) {
         assert!(all(&reader) == model);
         let writer = open(&there);
         for change in 0..60 {
-            // Some of the writes change neither the size nor the times in metadata.
+            // Some of these writes change neither the size nor the times in metadata.
             let at = random.below(model.len());
             let len = (model.len() - at).min(1 + random.below(9000));
             let bytes = random.bytes(len);
@@ -158,13 +159,13 @@ fn append(path: &Path, name: &str) {
     for record in 0..RECORDS {
         let filler = "x".repeat(record * 37 % 9000);
         let line = format!("{name} {record} {filler}\n");
-        // A single `write`: two calls would append at two positions.
+        // Call `write` once, because two calls would append at two offsets.
         assert_eq!(file.write(line.as_bytes()).expect("written"), line.len());
     }
 }
 
 /// Semantics 2.9.
-fn concurrent_appends_of_both_mounts_stay_whole(mounts: &Mounts) {
+fn concurrent_appends_of_both_mounts_are_not_mixed(mounts: &Mounts) {
     files::write(mounts.one.join("log"), "");
     let is_done = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -175,8 +176,8 @@ fn concurrent_appends_of_both_mounts_stay_whole(mounts: &Mounts) {
             })
             .collect();
         let reader = scope.spawn(|| {
-            // No reader ever sees a hole or an incomplete line. (The reader opens the file after
-            // the writers: see the exception in Semantics 2.3.)
+            // No read may return a hole or an incomplete line. (The reader opens the file after the
+            // writers, because of the exception in Semantics 2.3.)
             wait_for("something is written", Duration::from_secs(30), || {
                 let found = files::metadata(mounts.other.join("log")).len() > 50_000;
                 found.then_some(())
@@ -214,7 +215,7 @@ fn concurrent_appends_of_both_mounts_stay_whole(mounts: &Mounts) {
 }
 
 /// Semantics 2.9, with `O_DIRECT`.
-fn concurrent_direct_appends_of_both_mounts_are_kept(mounts: &Mounts) {
+fn concurrent_direct_appends_of_both_mounts_lose_no_record(mounts: &Mounts) {
     const RECORD: usize = 4096;
     const COUNT: u8 = 40;
     files::write(mounts.one.join("log"), "");
@@ -242,8 +243,8 @@ fn concurrent_direct_appends_of_both_mounts_are_kept(mounts: &Mounts) {
     }
 }
 
-/// Returns bytes, and the offset of the first memory page in them. The kernel passes at most 256
-/// pages of a program's memory in one request; an unaligned mebibyte covers 257 pages.
+/// Returns a buffer, and the offset of the first page boundary in it. The kernel passes at most 256
+/// pages of a program's memory in one request, and an unaligned mebibyte covers 257 pages.
 pub(crate) fn with_pages(byte: u8, len: usize) -> (Vec<u8>, usize) {
     const PAGE: usize = 4096;
     let bytes = vec![byte; len + 2 * PAGE];
@@ -273,8 +274,8 @@ fn append_long(mounts: &Mounts, name: &str, len: usize, behind: usize) {
     });
 }
 
-/// Semantics 2.9: the longest appends that are guaranteed to stay in one piece.
-fn concurrent_appends_of_one_mebibyte_stay_whole(mounts: &Mounts) {
+/// Semantics 2.9, for the longest appends whose bytes are guaranteed to be consecutive.
+fn concurrent_appends_of_one_mebibyte_are_not_mixed(mounts: &Mounts) {
     for (name, len, behind) in [("pages", 1 << 20, 0), ("elsewhere", (1 << 20) - 4096, 7)] {
         append_long(mounts, name, len, behind);
         for place in [&mounts.one, &mounts.other] {
@@ -294,7 +295,7 @@ fn concurrent_appends_of_one_mebibyte_stay_whole(mounts: &Mounts) {
 }
 
 /// Semantics 2.7.
-fn a_truncation_is_seen_by_the_next_read(mounts: &Mounts) {
+fn next_read_ends_at_the_size_that_a_truncation_set(mounts: &Mounts) {
     let (here, there) = (open(&mounts.one.join("file")), open(&mounts.other.join("file")));
     for round in 0..30_u8 {
         files::write_all_at(&here, &[round; 50_000], 0);
@@ -308,8 +309,8 @@ fn a_truncation_is_seen_by_the_next_read(mounts: &Mounts) {
     }
 }
 
-/// Semantics 1.9: reads of a shared file make the mount drop the kernel's pages, which must not
-/// change the times of the file.
+/// Semantics 1.9: reads of a shared file make the mount drop the kernel's cached pages. This must
+/// not change the times of the file.
 fn reads_of_a_shared_file_do_not_change_its_times(mounts: &Mounts) {
     files::write(mounts.one.join("file"), [1; 9000]);
     let reader = files::open(mounts.one.join("file"));
@@ -346,9 +347,8 @@ fn shared_files_can_be_mapped(mounts: &Mounts) {
     assert_eq!(all(&here)[5000], 7);
 }
 
-/// When a file is no longer shared, a later open treats it like any other file. Only the kernel's
-/// cache would show the difference, so this test checks only that the contents are right.
-/// Semantics 2.2.
+/// When a file is no longer shared, the kernel caches its pages again after the next open. The test
+/// cannot observe the cache, so it checks only that the contents are correct. Semantics 2.2.
 fn file_is_cached_again_once_opened_by_one_client(mounts: &Mounts) {
     let mut random = Random::new(Random::seed_of_run());
     let (here, there) = (mounts.one.join("file"), mounts.other.join("file"));

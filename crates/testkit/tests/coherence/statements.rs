@@ -1,4 +1,4 @@
-//! Statements of docs/semantics.md that fit into none of the other files. Each test checks both
+//! Statements of docs/semantics.md that belong to none of the other files. Each test checks both
 //! mounts.
 
 use crate::shared::with_pages;
@@ -22,20 +22,20 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![statements:
-    a_directory_that_is_replaced_is_never_missing,
-    listing_is_complete_while_the_other_mount_changes_it,
+    directory_that_is_replaced_is_never_missing,
+    listing_is_complete_during_changes_by_the_other_mount,
     reading_changes_no_time,
-    an_open_file_stays_usable_without_permission,
+    open_file_is_usable_after_a_loss_of_permission,
     directory_size_is_its_number_of_entries,
     block_count_covers_files_without_holes,
     directory_removed_by_the_other_mount_is_empty,
     device_removed_by_the_other_mount_can_be_stat,
-    each_piece_of_a_large_write_is_of_one_writer,
-    times_are_seen_once_the_writer_reports_them,
+    each_piece_of_a_large_write_has_bytes_of_one_writer,
+    times_are_visible_after_the_report_of_the_writer,
     close_writes_mapped_pages,
     collapse_and_insert_range_are_refused,
     allocated_space_is_a_hole,
-    holes_stay_holes_in_copies,
+    copies_have_the_holes_of_their_source,
     copies_end_at_the_cached_end_of_the_source,
     unsupported_flags_are_refused,
     removed_files_can_be_written,
@@ -46,7 +46,7 @@ fn new(path: &Path, bytes: &[u8]) -> File {
     files::open_with(OpenOptions::new().read(true).write(true), path)
 }
 
-/// Counts events of one thread for which a different thread waits.
+/// A counter of events of one thread, for which a different thread waits.
 #[derive(Default)]
 struct Done(AtomicUsize);
 
@@ -61,8 +61,8 @@ impl Done {
 }
 
 /// Semantics 1.4, for directories: a rename may replace an empty directory.
-fn a_directory_that_is_replaced_is_never_missing(mounts: &Mounts) {
-    // Look through the mount that caches no names.
+fn directory_that_is_replaced_is_never_missing(mounts: &Mounts) {
+    // Look up the directory on the mount that caches no names.
     let target = mounts.at_once.join("target");
     let (replaced, looks, is_done) = (Done::default(), Done::default(), AtomicBool::new(false));
     files::create_dir(mounts.one.join("target"));
@@ -98,7 +98,7 @@ fn a_directory_that_is_replaced_is_never_missing(mounts: &Mounts) {
 }
 
 /// Semantics 1.6.
-fn listing_is_complete_while_the_other_mount_changes_it(mounts: &Mounts) {
+fn listing_is_complete_during_changes_by_the_other_mount(mounts: &Mounts) {
     const STAYING: usize = 700;
     for number in 0..STAYING {
         files::write(mounts.one.join(format!("stays-{number}")), "");
@@ -144,7 +144,7 @@ fn listing_is_complete_while_the_other_mount_changes_it(mounts: &Mounts) {
 }
 
 /// Semantics 1.9: reading changes no time, even if the access time is before the modification time.
-/// In that case other file systems update the access time.
+/// Other file systems then update the access time.
 fn reading_changes_no_time(mounts: &Mounts) {
     let at = |seconds| Timespec { tv_sec: seconds, tv_nsec: 7 };
     let times = Timestamps { last_access: at(1000), last_modification: at(2000) };
@@ -207,7 +207,7 @@ impl Drop for Stepwise {
 }
 
 /// Semantics 1.10.
-fn an_open_file_stays_usable_without_permission(mounts: &Mounts) {
+fn open_file_is_usable_after_a_loss_of_permission(mounts: &Mounts) {
     let set_mode = |path: &Path, mode| {
         files::set_permissions(path, fs::Permissions::from_mode(mode));
     };
@@ -289,8 +289,8 @@ fn directory_removed_by_the_other_mount_is_empty(mounts: &Mounts) {
     within_a_second("its name", || !mounts.other.join("directory").exists());
     let changed = open.set_permissions(fs::Permissions::from_mode(0o700));
     assert_eq!(changed.expect_err("nothing is left").kind(), ErrorKind::StaleNetworkFileHandle);
-    // A lookup in the removed directory fails like in any empty directory, also with an access
-    // control list.
+    // A lookup in the removed directory fails as in any empty directory, even if the directory had
+    // an access control list.
     let step = || rustix::fs::statat(&open, "any/other", AtFlags::empty());
     for _ in 0..3 {
         assert_eq!(step().expect_err("nothing is there"), Errno::NOENT);
@@ -317,7 +317,7 @@ fn device_removed_by_the_other_mount_can_be_stat(mounts: &Mounts) {
 }
 
 /// Semantics 2.5.
-fn each_piece_of_a_large_write_is_of_one_writer(mounts: &Mounts) {
+fn each_piece_of_a_large_write_has_bytes_of_one_writer(mounts: &Mounts) {
     const LEN: usize = 3 << 20;
     for round in 0..8_u8 {
         let writers = [&mounts.one, &mounts.other].map(|place| place.join("file"));
@@ -351,7 +351,7 @@ fn each_piece_of_a_large_write_is_of_one_writer(mounts: &Mounts) {
 }
 
 /// Semantics 2.4.
-fn times_are_seen_once_the_writer_reports_them(mounts: &Mounts) {
+fn times_are_visible_after_the_report_of_the_writer(mounts: &Mounts) {
     let time = |place: &Path| {
         let found = files::metadata(place.join("file"));
         (found.mtime(), found.mtime_nsec())
@@ -359,7 +359,7 @@ fn times_are_seen_once_the_writer_reports_them(mounts: &Mounts) {
     let file = new(&mounts.one.join("file"), b"x");
     let mut before = time(&mounts.one);
     for round in 0..6_u64 {
-        // The times come from the clock of another host: wait until that clock has advanced.
+        // Wait until the clock has advanced, because the times come from the clock of another host.
         wait_for("a write has a new time", Duration::from_secs(10), || {
             files::write_all_at(&file, b"more", 10 * round);
             (time(&mounts.one) > before).then_some(())
@@ -394,7 +394,7 @@ fn collapse_and_insert_range_are_refused(mounts: &Mounts) {
         assert_eq!(fallocate(&file, flags, 0, 65_536), Err(Errno::OPNOTSUPP));
     }
     assert!(files::read(mounts.other.join("file")) == bytes);
-    // Space that is allocated beyond the end of the file does not count as blocks.
+    // The block count of a file does not include space that is allocated beyond its end.
     files::fallocate(&file, FallocateFlags::KEEP_SIZE, 1 << 20, 8 << 20);
     for place in [&mounts.one, &mounts.other] {
         let found = files::metadata(place.join("file"));
@@ -420,8 +420,8 @@ fn allocated_space_is_a_hole(mounts: &Mounts) {
     }
 }
 
-/// Semantics 2.13, if both files lie on the same targets.
-fn holes_stay_holes_in_copies(mounts: &Mounts) {
+/// Semantics 2.13, for files on the same targets.
+fn copies_have_the_holes_of_their_source(mounts: &Mounts) {
     const PATTERN: &str = "user.skep.pattern";
     let source = new(&mounts.one.join("source"), b"begins");
     files::write_all_at(&source, b"ends", 20 << 20);
@@ -448,8 +448,8 @@ fn holes_stay_holes_in_copies(mounts: &Mounts) {
     assert_eq!(seek(&copy, SeekFrom::Data(1 << 20)), Ok(20 << 20));
 }
 
-/// The kernel copies up to the size of the source that it has cached: the size that the last
-/// `fstat` returned. Semantics 2.13.
+/// Semantics 2.13: the kernel copies only up to its cached size of the source, which is the size
+/// that the last `fstat` returned.
 fn copies_end_at_the_cached_end_of_the_source(mounts: &Mounts) {
     for round in 0..20_u64 {
         let name = format!("source-{round}");

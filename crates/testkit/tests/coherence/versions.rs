@@ -1,10 +1,11 @@
-//! Versions of pages that readers find while a file is written, mapped, punched and truncated.
+//! The versions of pages that readers get while another program writes, maps, punches and truncates
+//! the file.
 //!
 //! One mount changes a file page by page and counts the changes. Every eight bytes of a page
-//! contain the page's number and the number of the change that wrote them. Readers on both mounts
-//! record the last completed change of a page before they read the page. They must find that
-//! change, or a later change that has already begun. The bytes of each page must come from a single
-//! change. So the test works although the file never stops changing.
+//! contain the page's number and the number of the change that wrote them. Before they read a page,
+//! readers on both mounts record the last completed change of the page. They must get the bytes of
+//! that change, or of a later change that has already begun. All bytes of a page must come from a
+//! single change. So the readers can check the file while it changes all the time.
 
 use crate::Mounts;
 use crate::statements::Stepwise;
@@ -30,8 +31,7 @@ const PAGES: usize = 64;
 /// First page that the test may truncate. A program that maps this or a later page would get
 /// SIGBUS.
 const KEPT: usize = 32;
-/// How long the writer changes the file. In this time each reader must complete at least [`ENOUGH`]
-/// reads.
+/// Duration of the changes. In this time each reader must complete at least [`ENOUGH`] reads.
 const SPAN: Duration = Duration::from_millis(1200);
 const ENOUGH: usize = 10;
 /// Returns the eight bytes that `change` writes to a page.
@@ -48,7 +48,8 @@ fn words(bytes: &[u8]) -> Vec<u64> {
     parts.map(u64::from_le_bytes).collect()
 }
 
-/// Whether only a mapping writes the page: the kernel may write such a page back half changed.
+/// Whether only a mapping writes the page. The kernel may write back such a page in the middle of a
+/// change.
 fn is_mapped(page: usize) -> bool {
     page % 4 == 3
 }
@@ -58,11 +59,11 @@ fn is_mapped(page: usize) -> bool {
 struct Page {
     /// Number of the last change that has returned.
     done: AtomicU64,
-    /// Number of the last change whose call had returned when the writer last closed the file.
+    /// Number of the last change that was complete when the writer last closed the file.
     closed: AtomicU64,
     /// Number of the last change that has begun.
     begun: AtomicU64,
-    /// Number of the last change that has begun and leaves zeros.
+    /// Number of the last begun change that writes zeros.
     cleared: AtomicU64,
 }
 
@@ -124,7 +125,8 @@ impl Story {
         }
     }
 
-    /// Like [`Self::check`], for a read of a whole page that is not written by a mapping.
+    /// Like [`Self::check`], for a whole page that no mapping writes. Also checks that all bytes
+    /// come from one change.
     fn check_whole(&self, page: usize, found: &[u64], least: u64) {
         self.check(page, found, least);
         let mut written = found.iter().filter(|word| **word != 0);
@@ -133,7 +135,7 @@ impl Story {
     }
 }
 
-/// Ends all other threads when one thread ends, even if that thread panics.
+/// Ends all other threads when this value is dropped, even if its thread panics.
 struct Stops<'a>(&'a Story);
 
 impl Drop for Stops<'_> {
@@ -142,7 +144,8 @@ impl Drop for Stops<'_> {
     }
 }
 
-/// Writes pages of a file through a mapping, as requested by its lines of input.
+/// A program that writes pages of a file through a mapping. Each line of input names a page and its
+/// new bytes.
 const MAPPER: &str = "
 import mmap, sys
 PAGE = 4096
@@ -156,8 +159,8 @@ with open(sys.argv[1], 'r+b') as file:
         print('synced', flush=True)
 ";
 
-/// For each line of input, opens and maps the file, and prints the words of each of its first
-/// pages.
+/// A program that opens and maps the file for each line of input, and prints the words of each of
+/// its first pages.
 const LOOKER: &str = "
 import mmap, sys
 PAGE, pages = 4096, int(sys.argv[2])
@@ -173,7 +176,7 @@ for line in sys.stdin:
 struct Writer<'a> {
     story: &'a Story,
     random: Random,
-    /// Number of the current change, or of the last one.
+    /// Number of the current change. Between two changes, number of the last change.
     number: u64,
     path: PathBuf,
     file: File,
@@ -215,7 +218,7 @@ impl Writer<'_> {
         });
     }
 
-    /// Truncates the file, and extends it again with zeros.
+    /// Truncates the file at a random page, and extends it again with zeros.
     fn cut(&mut self) {
         let page = KEPT + self.random.below(PAGES - KEPT);
         self.story.change(page..PAGES, self.number, true, || {
@@ -239,7 +242,7 @@ fn open(path: &Path) -> File {
     files::open_with(OpenOptions::new().read(true).write(true), path)
 }
 
-/// Reads random pages, at most `most` in one read, and checks them.
+/// Reads random pages until the test ends, at most `most` pages in one read, and checks them.
 fn read(story: &Story, looks: &AtomicUsize, file: &File, most: usize, mut random: Random) {
     let _stops = Stops(story);
     let mut bytes = vec![0; most * PAGE];
@@ -249,7 +252,7 @@ fn read(story: &Story, looks: &AtomicUsize, file: &File, most: usize, mut random
         let least: Vec<_> = (first..first + count).map(|page| story.done(page)).collect();
         let bytes = &mut bytes[..count * PAGE];
         let len = files::read_at(file, bytes, offset(first));
-        // A read during a truncation may be short: the missing pages count as zeros.
+        // A read during a truncation may be short. The missing pages count as zeros.
         bytes[len..].fill(0);
         for ((page, found), least) in (first..).zip(bytes.chunks_exact(PAGE)).zip(least) {
             match is_mapped(page) {
@@ -283,9 +286,9 @@ fn look(story: &Story, looks: &AtomicUsize, looker: &mut Stepwise) {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Readers {
     /// A reader that opened the file before the writer did. No other program uses the reader's
-    /// mount: concurrent calls on the same mount may hide a change (Semantics 2.3).
+    /// mount, because concurrent calls on the same mount may hide a change (Semantics 2.3).
     FromBefore,
-    /// A reader that opens and maps the file while it is written.
+    /// A reader that opens and maps the file while the writer changes it.
     New,
 }
 
@@ -324,8 +327,8 @@ fn run(writer: &Path, reader: &Path, readers: Readers, mut random: Random) {
     let (looking, many) = (looker.as_mut(), if readers == Readers::New { 4 } else { 2 });
     std::thread::scope(|scope| {
         let _stops = Stops(&story);
-        // A second reader with a descriptor from before could hide changes from the first one
-        // (Semantics 2.3).
+        // There is only one reader with a descriptor from before the writer's open. A second one
+        // could hide changes from it (Semantics 2.3).
         let reading: &[_] = match readers {
             Readers::FromBefore => &[(&same_mount, 1), (&files[0], 5)],
             Readers::New => &[(&same_mount, 1), (&files[0], 5), (&files[1], 1)],

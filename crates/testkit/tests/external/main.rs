@@ -1,7 +1,8 @@
 //! Longer runs of external programs and test suites. `cargo xtask external` lists them with their
 //! requirements, and runs this program with their names.
 //!
-//! These runs are not part of CI. CI runs the tests of this kind in `applications` and `programs`.
+//! These runs are not part of CI. CI runs shorter tests with external programs, in `applications`
+//! and `programs`.
 
 mod dbench;
 mod mpi;

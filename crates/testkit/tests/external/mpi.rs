@@ -1,4 +1,5 @@
-//! MPI-IO through ROMIO (`mpich`): the ranks of one program on two mounts write one file together.
+//! MPI-IO through ROMIO (`mpich`). The ranks of one program run on two mounts, and write one file
+//! together.
 
 use crate::text;
 use skep_testkit::files;
@@ -10,7 +11,7 @@ use std::time::Duration;
 
 const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/external/collective.c");
 const RANKS: usize = 4;
-/// Longer than the program takes with all ranks on one core.
+/// Time limit for the program, longer than it takes with all ranks on one core.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 /// The program checks every byte that it reads.

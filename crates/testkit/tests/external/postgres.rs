@@ -1,6 +1,6 @@
 //! PostgreSQL on a mount. During the PostgreSQL benchmark, the test kills Skep services, then the
-//! PostgreSQL server, then the mount. Committed rows survive, no matter on which mount the database
-//! is started again.
+//! PostgreSQL server, then the mount. Committed rows survive, no matter on which mount the test
+//! starts the database again.
 
 use crate::text;
 use skep_testkit::files;
@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// Longer than in other tests: after a kill the database recovers from its log.
+/// Longer than in other tests, because after a kill the database recovers from its log.
 const PATIENCE: Duration = Duration::from_secs(180);
 /// An unprivileged user, because PostgreSQL refuses to run as root.
 const NOBODY: u32 = 65_534;
@@ -26,7 +26,8 @@ struct Server<'a> {
     local: &'a Path,
 }
 
-/// Returns the directory of the programs: first looks in Debian's directory, then in PATH.
+/// Returns the directory of PostgreSQL's programs. Looks in Debian's directory first, and then in
+/// PATH.
 fn programs() -> PathBuf {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let packaged = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
@@ -58,11 +59,12 @@ impl Server<'_> {
         )
     }
 
-    /// Starts the server. `at` is the data directory; it may be the same directory on a different
-    /// mount.
+    /// Starts the server. `at` is the path of the data directory, which may be the same directory
+    /// on a different mount.
     fn start(&mut self, at: PathBuf) {
         self.data = at;
-        // These files contain the id of a killed process; another process may have that id now.
+        // These files contain the id of a killed process. PostgreSQL would refuse to start if
+        // another process had this id now.
         fs::remove_file(self.data.join("postmaster.pid")).ok();
         fs::remove_file(self.local.join(".s.PGSQL.5432.lock")).ok();
         let options = format!("-c listen_addresses= -k {}", text(self.local));
@@ -96,8 +98,8 @@ impl Server<'_> {
         self.query("select count(*) from pgbench_history").parse().expect("a number")
     }
 
-    /// Checks the tables, and returns the number of transactions. Every transaction keeps the sums
-    /// equal, and the tables must match their indexes.
+    /// Checks the tables, and returns the number of transactions. No transaction changes the
+    /// equality of the sums, and the tables must match their indexes.
     fn check(&self) -> u64 {
         let sums = "select (select sum(abalance) from pgbench_accounts), \
                     (select sum(bbalance) from pgbench_branches), \
@@ -126,7 +128,7 @@ fn kill_tree(root: u32) {
     let mut found = vec![root];
     for entry in files::read_dir("/proc").flatten() {
         let stat = fs::read_to_string(entry.path().join("stat")).unwrap_or_default();
-        // The process name may contain any bytes; state and parent follow it.
+        // State and parent follow the process name, which may contain any bytes.
         let parent = stat.rsplit(") ").next().and_then(|rest| rest.split(' ').nth(1));
         if parent == Some(&root.to_string()) {
             found.extend(entry.file_name().to_str().and_then(|it| it.parse::<u32>().ok()));
@@ -162,7 +164,7 @@ pub(crate) fn runs_and_recovers(_: &()) {
     server.start(here.clone());
     server.run("pgbench", &["-i", "-q", "-s", "2"]);
 
-    // Kills of services only delay the database.
+    // Kill services of the cluster, which must only delay the database.
     let benchmark = server.benchmark("15");
     for role in ["storage", "metadata"] {
         let before = server.transactions();
@@ -172,7 +174,7 @@ pub(crate) fn runs_and_recovers(_: &()) {
     let done = acknowledged(benchmark);
     assert_eq!(server.check(), done);
 
-    // The server is killed; it starts again on the other mount.
+    // Kill the server, and start it again on the other mount.
     let benchmark = server.benchmark("120");
     wait_for("it runs", PATIENCE, || (server.transactions() > done + 300).then_some(()));
     kill_tree(server.postmaster());
@@ -184,7 +186,7 @@ pub(crate) fn runs_and_recovers(_: &()) {
         "{committed} transactions were acknowledged, the database has {found}"
     );
 
-    // The server's mount is killed; the server starts again on the first mount.
+    // Kill the mount of the server, and start the server again on the first mount.
     let benchmark = server.benchmark("120");
     wait_for("it runs", PATIENCE, || (server.transactions() > found + 300).then_some(()));
     let postmaster = server.postmaster();

@@ -1,5 +1,5 @@
 //! A real Prometheus reads a real cluster under load, with the settings and rules in
-//! `dashboards/prometheus`. No query of a dashboard for Grafana may be without a result.
+//! `dashboards/prometheus`. Each query of the Grafana dashboards must have a result.
 
 use crate::text;
 use serde_json::Value;
@@ -16,9 +16,11 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Longer than services need to fill the interval of a rate, on a busy machine.
+/// Longer than [`RATE`], the time in which services collect the values for a rate, also on a busy
+/// machine.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// The interval of rates in place of Grafana's variable; Prometheus reads every second.
+/// The interval of rates, in place of Grafana's variable. Prometheus reads the metrics every
+/// second.
 const RATE: &str = "15s";
 
 /// The directory of dashboards, settings and rules in the repository.
@@ -27,7 +29,7 @@ fn dashboards() -> PathBuf {
     here.ancestors().nth(2).expect("two directories below the top").join("dashboards")
 }
 
-/// A running Prometheus. Dropping it kills it.
+/// A running Prometheus. Dropping this value kills the process.
 struct Prometheus {
     child: Child,
     address: String,
@@ -66,7 +68,7 @@ impl Prometheus {
             let rest = line.split_once("\"Listening on\" address=")?.1;
             Some(rest.trim_end().to_owned())
         });
-        // The log is read to its end, so that Prometheus never waits for a full pipe.
+        // Read the log to its end, so that Prometheus never waits for a full pipe.
         std::thread::spawn(move || lines.for_each(drop));
         let address = address.expect("prometheus listens");
         Self { child, address }
@@ -100,11 +102,11 @@ impl Prometheus {
     }
 }
 
-/// A query of a dashboard: where it stands, and the expression for Prometheus.
+/// A query of a dashboard: its place in the dashboard, and the expression for Prometheus.
 type Query = (String, String);
 
-/// Returns all queries of all dashboards, also the queries of variables. A query for one target
-/// appears once for each of `targets`.
+/// Returns all queries of all dashboards, including the queries of variables. The list has a query
+/// for one target once for each of `targets`.
 fn queries(targets: &[u64]) -> Vec<Query> {
     let mut found = Vec::new();
     for entry in files::read_dir(dashboards().join("grafana")).flatten() {
@@ -140,7 +142,7 @@ fn queries(targets: &[u64]) -> Vec<Query> {
     filled
 }
 
-/// Writes, syncs, reads and creates files until the test ends, as a job of a batch system.
+/// Writes, syncs, reads and creates files until the test ends, like a job of a batch system.
 fn work(directory: &Path, is_done: &AtomicBool) {
     let data = vec![7; 1 << 20];
     let path = directory.join("file");
@@ -219,7 +221,7 @@ pub(crate) fn shows_a_cluster_on_every_panel(_: &()) {
     cluster.stop();
 }
 
-/// Waits until each query has had a result. Adds queries that never have one to `empty`.
+/// Waits until each query has had a result. Adds queries that never have a result to `empty`.
 fn wait_for_all(prometheus: &Prometheus, queries: &[Query], empty: &mut Vec<Query>) {
     wait_for("Prometheus knows the services", PATIENCE, || {
         (prometheus.results("up{job=\"skep\"} == 1") >= 5).then_some(())

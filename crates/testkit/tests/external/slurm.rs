@@ -1,5 +1,6 @@
-//! Jobs of a real Slurm on four nodes get a file system on demand by a line in their scripts, and
-//! nothing is left of it: after the end of the job, after `scancel`, and after a node died.
+//! Jobs of a real Slurm on four nodes get a file system on demand by a line in their scripts.
+//! Nothing of the file system is left after the end of the job, after `scancel`, and after the
+//! death of a node.
 
 use skep_testkit::page::{PageHost, PageNetwork};
 use skep_testkit::{files, wait_for};
@@ -8,11 +9,12 @@ use std::path::Path;
 use std::time::Duration;
 
 const NODES: usize = 4;
-/// A job waits for the scheduler, for the prolog of all nodes, and for the end of cancelled steps.
+/// Time limit for a change of a job's state. A job waits for the scheduler, for the prolog on all
+/// nodes, and for the end of cancelled steps.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 struct Slurm {
-    // Fields are dropped in this order: hosts before their switch.
+    // Fields are dropped in this order, because the hosts must end before their switch.
     nodes: Vec<PageHost>,
     control: PageHost,
     _network: PageNetwork,
@@ -71,7 +73,7 @@ impl Slurm {
         Self { nodes, control, _network: network }
     }
 
-    /// Submits a job on all nodes. Returns its number.
+    /// Submits a job on all nodes. Returns the job's number.
     fn submit(&self, script: &str, constraint: &str) -> String {
         let line = format!(
             "cat >/srv/job.sh <<'END OF FILE'\n#!/bin/sh\n#SBATCH {constraint}\n{script}\n\
@@ -84,7 +86,7 @@ impl Slurm {
     fn await_state(&self, job: &str, state: &str) {
         wait_for(&format!("job {job} is {state}"), PATIENCE, || {
             let shown = self.control.run(&format!("scontrol show job {job}")).stdout;
-            // A job counts as running while the prolog still works.
+            // Slurm shows a job as running while the prolog still runs.
             let is_there = shown.contains(&format!("JobState={state}"));
             let is_ready = state != "RUNNING" || !shown.contains("Reason=Prolog");
             (is_there && is_ready).then_some(())
@@ -107,7 +109,7 @@ impl Slurm {
     }
 }
 
-/// Starts a daemon of Slurm, under the host's own name.
+/// Starts a daemon of Slurm that has the host's name as its hostname.
 fn start(host: &mut PageHost, daemon: &str) {
     let name = host.name().to_owned();
     host.start(&format!("unshare --uts sh -c 'hostname {name}; exec {daemon}'"));
@@ -140,7 +142,8 @@ pub(crate) fn jobs_get_a_file_system_on_demand(_: &()) {
     slurm.await_state(&job, "CANCELLED");
     slurm.await_removal(&all);
 
-    // All processes of Slurm and Skep on a node die, and its directory stays as after a crash.
+    // Kill all processes of Slurm and Skep on a node. The file system's directory remains, as after
+    // a crash.
     let job = slurm.submit("srun sleep 600", constraint);
     slurm.await_state(&job, "RUNNING");
     slurm.nodes[2]

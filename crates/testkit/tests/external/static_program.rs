@@ -1,6 +1,6 @@
-//! The static programs of the tarballs, as `cargo xtask package` builds them: a cluster on an old
-//! distribution, whose C library the other packages refuse, and the program for ARM under an
-//! emulator.
+//! The static programs in the tarballs that `cargo xtask package` builds. The test runs a cluster
+//! on an old distribution, whose C library is too old for the other packages, and the program for
+//! ARM under an emulator.
 
 use super::text;
 use skep_testkit::program::{finish, run};
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// Limit of a release build, and of the installation of a distribution.
+/// Time limit for a release build, and for the installation of a distribution.
 const LONG: Duration = Duration::from_secs(3600);
 /// The C library of Debian 11 is 2.31.
 const DISTRIBUTION: &str = "bullseye";
@@ -46,7 +46,8 @@ fn tarball(scratch: &Scratch, target: &str) -> PathBuf {
     directory.join(format!("skep-{}-{machine}.tar.gz", env!("CARGO_PKG_VERSION")))
 }
 
-/// Runs the commands on a distribution in a directory, in namespaces that end with them.
+/// Runs [`COMMANDS`] in the root directory of a distribution, in separate namespaces. The kernel
+/// removes the namespaces when the commands end.
 fn run_on(distribution: &Path, tarball: &Path) -> String {
     let enter = "cd \"$1\"\n\
         for place in tmp srv; do mount -t tmpfs tmpfs $place; done\n\

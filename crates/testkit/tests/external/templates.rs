@@ -1,5 +1,6 @@
-//! The programs of the vendors check the templates in `deploy/`, and evaluate Terraform's ones.
-//! The test `templates` runs the user data of CloudFormation; here, Terraform must give the same.
+//! The programs of the vendors check the templates in `deploy/`, and evaluate the Terraform
+//! templates. The test `templates` runs the user data of CloudFormation. Here, Terraform must
+//! generate the same user data.
 
 use skep_testkit::program::{finish, run, run_in};
 use skep_testkit::{PATIENCE, Scratch, files};
@@ -9,8 +10,8 @@ use std::process::Command;
 const TOKEN: &str = "skep1-0123456789abcdef0123456789abcdef-\
     00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
 
-/// Uses the module for user data as the templates for AWS and Azure do. It needs no provider, so
-/// nothing is downloaded.
+/// Returns a root module that uses the module for user data like the templates for AWS and Azure.
+/// It needs no provider, so Terraform downloads nothing.
 fn root_module() -> String {
     format!(
         "module \"node\" {{\n  source = \"./terraform/node\"\n  management_address = \"10.75.0.10\"\n  \
@@ -53,7 +54,8 @@ pub(crate) fn pass_the_linters_of_their_vendors(_: &()) {
     ];
     for (key, roles) in pairs {
         let made = made[key].as_str().expect("a text");
-        // CloudFormation has no sums: the script adds. Disks of clients are not used.
+        // CloudFormation cannot add numbers, so its script does. `SKEP_DISKS` has no effect on
+        // clients.
         let made = made.replace("SKEP_DISKS='none'", "SKEP_DISKS='auto'");
         let expected = expected[roles][0].as_str().expect("a text").replace("'1+0 8'", "'1 8'");
         assert_eq!(made, expected, "{key}");

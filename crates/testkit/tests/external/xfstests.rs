@@ -1,14 +1,15 @@
-//! Runs the tests of the group `generic` of xfstests, from a tree that was built before.
+//! Runs the tests of the group `generic` of xfstests, from a source tree that is already built.
 //!
 //! There are two clusters, for the *test* and the *scratch* file system. Each has its own small
 //! disk, so that a test that fills a file system does not fill the machine's disk. Each test runs
-//! in its own mount and process namespace. There the helper is in `/sbin`, and the users that the
-//! tests need exist. Everything that a test leaves mounted or running ends with its namespace.
+//! in its own mount and process namespace. In this namespace, the mount helper is in `/sbin`, and
+//! the users that the tests need exist. Mounts and processes that a test leaves end with its
+//! namespace.
 //!
 //! # Settings
 //! - `SKEP_XFSTESTS_TREE`: path of the built tree.
 //! - `SKEP_XFSTESTS_TESTS`: test numbers, separated by commas. If it is not set, all tests run.
-//! - `SKEP_XFSTESTS_PATIENCE`: time limit of each test in seconds; the default is 300.
+//! - `SKEP_XFSTESTS_PATIENCE`: time limit of each test in seconds. The default is 300.
 //! - `SKEP_EXTERNAL_RESULTS`: directory for the results.
 
 use crate::text;
@@ -23,12 +24,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Length of each disk. The disks are sparse files.
+/// Length of each disk in bytes. The disks are sparse files.
 const DISK_BYTES: u64 = 10 << 30;
 /// The page that lists the tests that fail for a known reason.
 const KNOWN: &str = include_str!("../../../../docs/tests/xfstests.md");
 
-/// Shell script that sets up the environment of a test and runs it; `$1` is the test.
+/// Shell script that sets up the environment of the test `$1`, and runs the test.
 const AROUND: &str = "\
     mount --bind sbin /sbin; mount --bind passwd /etc/passwd; mount --bind group /etc/group; \
     export HOST_OPTIONS=$PWD/config RESULT_BASE=$PWD/results; \
@@ -45,7 +46,7 @@ enum Ended {
     TimedOut,
 }
 
-/// The test or the scratch file system.
+/// The *test* or the *scratch* file system.
 struct Side {
     cluster: Cluster,
     disk: PathBuf,
@@ -77,7 +78,7 @@ impl Side {
     }
 }
 
-/// Creates the files that the namespaces of the tests need, in the scratch directory.
+/// Creates in the scratch directory the files that the namespaces of the tests need.
 fn prepare(scratch: &Scratch, addresses: [String; 2]) {
     let sbin = scratch.directory("sbin");
     run("cp", ["-a", "/sbin/.", text(&sbin)]);
@@ -109,7 +110,7 @@ fn prepare(scratch: &Scratch, addresses: [String; 2]) {
     scratch.directory("results");
 }
 
-/// Runs one test, and writes its output to a file that is named by the test's number.
+/// Runs one test, and writes its output to a file with the number of the test.
 fn run_test(scratch: &Scratch, tree: &Path, test: &str, patience: Duration) -> Ended {
     let log = scratch.join(&format!("results/{test}.log"));
     let output = files::create(&log);
@@ -121,8 +122,8 @@ fn run_test(scratch: &Scratch, tree: &Path, test: &str, patience: Duration) -> E
     let mut child = command.spawn().expect("unshare is installed");
     let ended = eventually(patience, || child.try_wait().expect("our own child"));
     if ended.is_none() {
-        // The first process of the namespace is killed as well, and its exit ends all other
-        // processes.
+        // This also kills the first process of the namespace. Its exit ends all other processes of
+        // the namespace.
         child.kill().expect("our own child");
         child.wait().expect("our own child");
         return Ended::TimedOut;
@@ -145,7 +146,7 @@ fn known_failures() -> BTreeSet<String> {
     numbers.filter(|it| it.len() == 3 && it.parse::<u32>().is_ok()).map(str::to_owned).collect()
 }
 
-/// Formats a list of numbers; consecutive numbers form a range: `001-005, 007`.
+/// Formats a list of numbers. Consecutive numbers form a range, as in `001-005, 007`.
 fn ranges(numbers: &[&str]) -> String {
     let mut parts: Vec<(u32, u32)> = Vec::new();
     for number in numbers.iter().filter_map(|it| it.parse().ok()) {
@@ -161,8 +162,8 @@ fn ranges(numbers: &[&str]) -> String {
     shown.collect::<Vec<_>>().join(", ")
 }
 
-/// Returns the reason without the names of files and devices. Reasons that differ only in these
-/// names count as one reason.
+/// Returns a reason without the names of files and devices, so that reasons that differ only in
+/// these names are equal.
 fn kind_of_reason(reason: &str) -> String {
     let words = reason.split_whitespace().map(|word| match word {
         word if word.contains("127.0.0.1") => "the device",
@@ -209,8 +210,8 @@ fn tests_of(tree: &Path) -> Vec<String> {
     let names = names.flatten().filter_map(|it| it.file_name().into_string().ok());
     let mut tests: Vec<_> = names.filter(|it| it.parse::<u32>().is_ok()).collect();
     tests.sort();
-    // Keep only the group `auto`. Other tests may do damage when they fail, or need more time than
-    // a run has.
+    // Keep only the group `auto`. Tests outside this group may do damage when they fail, or need
+    // more time than a run has.
     tests.retain(|test| {
         let script = fs::read_to_string(place.join(test)).unwrap_or_default();
         let groups = script.lines().find(|line| line.starts_with("_begin_fstest"));

@@ -11,30 +11,30 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 pub(crate) const CASES: &[Case<Mounts>] = skep_testkit::cases![locks:
-    a_lock_excludes_on_all_mounts,
+    lock_excludes_programs_on_all_mounts,
     lock_kinds_are_independent,
-    a_wait_ends_when_the_lock_is_free,
-    a_signal_ends_a_wait,
+    lock_wait_ends_when_the_lock_is_free,
+    signal_ends_a_lock_wait,
     locked_ranges_split_merge_and_change_their_mode,
     closing_releases_posix_locks,
     flock_and_ofd_locks_last_until_the_last_close,
     deadlocks_are_refused,
     counter_under_locks_loses_no_update,
-    all_of_many_waiters_get_the_lock,
-    an_owner_has_at_most_1024_ranges,
+    each_of_many_waiters_gets_the_lock,
+    lock_owner_has_at_most_1024_ranges,
     getlk_names_the_holder_on_the_same_mount,
     waiters_get_the_lock_in_order_of_arrival,
     readers_overtake_a_waiting_writer_64_times,
     grantable_lock_is_not_blocked_by_queued_waiters,
-    each_processor_holds_256_lock_waiters,
+    each_worker_serves_256_lock_waits,
     deadlocks_across_files_and_of_open_file_locks_are_refused,
-    deadlocks_across_targets_are_found,
+    deadlock_across_metadata_targets_is_refused,
     locks_on_special_files_are_local_to_the_mount,
 ];
 
 pub(crate) const KINDS: [&str; 3] = ["posix", "ofd", "flock"];
 /// Semantics 6.1.
-fn a_lock_excludes_on_all_mounts(mounts: &Mounts) {
+fn lock_excludes_programs_on_all_mounts(mounts: &Mounts) {
     mounts.both_ways(|here, there| {
         let (mut holder, mut other) = (Program::on(here), Program::on(there));
         let mut neighbour = Program::on(here);
@@ -58,8 +58,8 @@ fn a_lock_excludes_on_all_mounts(mounts: &Mounts) {
     });
 }
 
-/// The kernel handles locks on special files itself. If a later kernel forwards them to FUSE, the
-/// semantics need an entry.
+/// The kernel handles locks on special files itself. If a later kernel forwards these locks to
+/// FUSE, docs/semantics.md needs a new statement.
 ///
 /// Semantics 6.1.
 fn locks_on_special_files_are_local_to_the_mount(mounts: &Mounts) {
@@ -97,7 +97,7 @@ fn lock_kinds_are_independent(mounts: &Mounts) {
 }
 
 /// Semantics 6.4.
-fn a_wait_ends_when_the_lock_is_free(mounts: &Mounts) {
+fn lock_wait_ends_when_the_lock_is_free(mounts: &Mounts) {
     mounts.both_ways(|here, there| {
         let (mut holder, mut waiter) = (Program::on(here), Program::on(there));
         for kind in KINDS {
@@ -106,7 +106,7 @@ fn a_wait_ends_when_the_lock_is_free(mounts: &Mounts) {
             let freed_at = Instant::now();
             holder.unlock(kind);
             assert_eq!(waiter.answer(), "ok");
-            // The wait must end at once, not only at the next poll (every five seconds).
+            // The wait must end at once, not only at the mount's next poll (every five seconds).
             assert!(freed_at.elapsed() < Duration::from_secs(3), "{:?}", freed_at.elapsed());
             assert_eq!(holder.try_lock(kind, "shared"), "EAGAIN");
             waiter.unlock(kind);
@@ -115,7 +115,7 @@ fn a_wait_ends_when_the_lock_is_free(mounts: &Mounts) {
 }
 
 /// Semantics 6.4.
-fn a_signal_ends_a_wait(mounts: &Mounts) {
+fn signal_ends_a_lock_wait(mounts: &Mounts) {
     mounts.both_ways(|here, there| {
         let (mut holder, mut waiter) = (Program::on(here), Program::on(there));
         let mut third = Program::on(here);
@@ -126,7 +126,7 @@ fn a_signal_ends_a_wait(mounts: &Mounts) {
             let took = begun.elapsed();
             assert!(took > Duration::from_millis(400) && took < Duration::from_secs(4), "{took:?}");
             holder.unlock(kind);
-            // The lock is not reserved for a waiter that has gone.
+            // The lock is not reserved for a program whose wait a signal has ended.
             assert_eq!(third.try_lock(kind, "exclusive"), "ok");
             third.unlock(kind);
         }
@@ -148,7 +148,8 @@ fn locked_ranges_split_merge_and_change_their_mode(mounts: &Mounts) {
             assert_eq!(test(&mut other, 40, 20), "free");
             assert_eq!(test(&mut other, 50, 0), "exclusive 60 40");
             other.ok(&format!("lock f {kind} exclusive 40 20 try"));
-            // Another program holds the range in the middle: nothing changes.
+            // Another program has locked the range in the middle, so the call fails and changes no
+            // range.
             assert_eq!(holder.run(&format!("lock f {kind} shared 0 100 try")), "EAGAIN");
             other.ok(&format!("lock f {kind} unlock 0 0 try"));
             holder.ok(&format!("lock f {kind} exclusive 40 20 try"));
@@ -166,7 +167,7 @@ fn locked_ranges_split_merge_and_change_their_mode(mounts: &Mounts) {
     });
 }
 
-/// Returns the holder of the lock, as `F_GETLK` reports it.
+/// Returns the holder of the lock that `F_GETLK` reports.
 fn holder_of(program: &mut Program) -> String {
     program.run("test f posix exclusive 0 0")
 }
@@ -181,8 +182,8 @@ fn closing_releases_posix_locks(mounts: &Mounts) {
         assert_eq!(holder_of(&mut neighbour), format!("exclusive 0 0 {}", holder.pid()));
         holder.ok("fork_and_close f");
         assert_eq!(other.try_lock("posix", "shared"), "EAGAIN", "the child had no locks");
-        // Any close by the process releases the lock, even the close of a different descriptor of
-        // the file.
+        // Any close of the file by the process releases the lock, even the close of a different
+        // descriptor.
         for mode in ["write", "read"] {
             holder.open("g", here, mode);
             holder.ok("close g");
@@ -197,7 +198,7 @@ fn closing_releases_posix_locks(mounts: &Mounts) {
 }
 
 fn is_free_soon(program: &mut Program, kind: &str) {
-    // The kernel does not wait until the file's last close is complete.
+    // Wait, because close(2) returns before the file's last close is complete.
     wait_for("the lock is free", Duration::from_secs(10), || {
         (program.try_lock(kind, "exclusive") == "ok").then_some(())
     });
@@ -219,7 +220,8 @@ fn flock_and_ofd_locks_last_until_the_last_close(mounts: &Mounts) {
             assert_eq!(other.try_lock(kind, "shared"), "EAGAIN", "{kind}");
             holder.ok("close g");
             is_free_soon(&mut other, kind);
-            // The kernel may reuse the number of the closed file for the newly opened one.
+            // The kernel may give the newly opened file the same lock owner number as the closed
+            // file.
             for _ in 0..50 {
                 holder.open("f", here, "write");
                 assert_eq!(holder.try_lock(kind, "exclusive"), "ok");
@@ -251,7 +253,8 @@ fn number(path: &Path) -> u64 {
     text.parse().expect("a number")
 }
 
-/// Semantics 6.6: each program keeps the file open, and reads what the other programs write.
+/// Semantics 6.6: each program has the file open all the time, and must read the writes of the
+/// other programs.
 fn counter_under_locks_loses_no_update(mounts: &Mounts) {
     let mut expected = 0;
     for kind in KINDS {
@@ -269,10 +272,10 @@ fn counter_under_locks_loses_no_update(mounts: &Mounts) {
 }
 
 /// Semantics 6.4.
-fn all_of_many_waiters_get_the_lock(mounts: &Mounts) {
+fn each_of_many_waiters_gets_the_lock(mounts: &Mounts) {
     let mut holder = Program::on(&mounts.one);
     assert_eq!(holder.try_lock("flock", "exclusive"), "ok");
-    // More waiting requests on each mount than a single worker can have.
+    // Each mount has more waiting requests than a single worker has slots.
     let mut waiting: Vec<_> = (0..80)
         .map(|index| Program::on(if index % 2 == 0 { &mounts.one } else { &mounts.other }))
         .collect();
@@ -281,7 +284,7 @@ fn all_of_many_waiters_get_the_lock(mounts: &Mounts) {
     let path = mounts.one.with_file_name("served-meanwhile");
     std::fs::write(&path, "x").expect("others are served");
     holder.unlock("flock");
-    // Each program holds the lock for a moment, until it closes the file.
+    // Each program has the lock for a moment, until it closes the file.
     std::thread::scope(|scope| {
         for mut program in waiting {
             scope.spawn(move || {
@@ -294,18 +297,19 @@ fn all_of_many_waiters_get_the_lock(mounts: &Mounts) {
 }
 
 /// Semantics 6.2.
-fn an_owner_has_at_most_1024_ranges(mounts: &Mounts) {
+fn lock_owner_has_at_most_1024_ranges(mounts: &Mounts) {
     mounts.both_ways(|here, there| {
         let (mut holder, mut other) = (Program::on(here), Program::on(there));
         for kind in ["posix", "ofd"] {
             assert_eq!(holder.run(&format!("every_other f {kind} 1025")), "1024 ENOLCK");
-            // The limit of a different owner is separate. After one range is unlocked, the owner
-            // can lock exactly one other range.
+            // Each owner has its own limit. After the owner has unlocked one range, it can lock
+            // exactly one more range.
             other.ok(&format!("lock f {kind} exclusive 1 1 try"));
             holder.ok(&format!("lock f {kind} unlock 0 1 try"));
             holder.ok(&format!("lock f {kind} exclusive 5000 1 try"));
             assert_eq!(holder.run(&format!("lock f {kind} exclusive 6000 1 try")), "ENOLCK");
-            // A range that joins two others is not refused either, and unlocking is never refused.
+            // At the limit, a lock that merges two ranges of the owner succeeds, and an unlock
+            // always succeeds.
             holder.ok(&format!("lock f {kind} exclusive 3 1 try"));
             holder.ok(&format!("lock f {kind} exclusive 6000 1 try"));
             holder.unlock(kind);
@@ -333,7 +337,7 @@ fn getlk_names_the_holder_on_the_same_mount(mounts: &Mounts) {
     });
 }
 
-/// Returns the number of waiters for locks of a file, as the cluster reports it.
+/// Returns the number of waits for locks of a file that `skep lock list` reports.
 fn waiting_for(path: &Path) -> usize {
     let path = path.to_str().expect("ASCII");
     let text = cluster::skep(["lock", "list", path, "--output", "json"]).expect_success();
@@ -360,7 +364,8 @@ fn waiters_get_the_lock_in_order_of_arrival(mounts: &Mounts) {
             })
             .collect();
         holder.unlock(kind);
-        // Only one program at a time holds the lock, so a wrong order would show.
+        // Only one program at a time has the lock, so with a wrong order this program would not get
+        // a reply.
         for program in &mut waiting {
             assert_eq!(program.answer(), "ok", "{kind}");
             program.unlock(kind);
@@ -368,9 +373,8 @@ fn waiters_get_the_lock_in_order_of_arrival(mounts: &Mounts) {
     }
 }
 
-/// After 64 readers have overtaken the writer, no further reader gets the lock for a second. Then a
-/// waiting reader gets it, although no program has unlocked.
-/// Semantics 6.4.
+/// After 64 readers have overtaken the waiting writer, no other reader gets the lock for a second.
+/// Then a waiting reader gets the lock, although no program has released it. Semantics 6.4.
 fn readers_overtake_a_waiting_writer_64_times(mounts: &Mounts) {
     for kind in KINDS {
         let (mut reader, mut writer) = (Program::on(&mounts.one), Program::on(&mounts.other));
@@ -385,7 +389,7 @@ fn readers_overtake_a_waiting_writer_64_times(mounts: &Mounts) {
             later.unlock(kind);
         }
         let answer = later.try_lock(kind, "shared");
-        // On a stalled machine this second may have passed already.
+        // Check this only if the second has not passed already, as it may on a stalled machine.
         if before_last.elapsed() < Duration::from_secs(1) {
             assert_eq!(answer, "EAGAIN", "{kind}");
         }
@@ -409,7 +413,7 @@ fn grantable_lock_is_not_blocked_by_queued_waiters(mounts: &Mounts) {
         until_they_wait(1, &mounts.one);
         reader.begin(&format!("lock f {kind} shared 5 20 wait"));
         until_they_wait(2, &mounts.one);
-        // The writer came before the reader, but cannot get its lock yet.
+        // The writer waits longer than the reader, but cannot get its lock yet.
         last.unlock(kind);
         assert_eq!(reader.answer(), "ok", "{kind}");
         reader.unlock(kind);
@@ -420,7 +424,7 @@ fn grantable_lock_is_not_blocked_by_queued_waiters(mounts: &Mounts) {
 }
 
 /// Semantics 6.4. (With `/dev/fuse`, any worker of the mount may receive a request.)
-fn each_processor_holds_256_lock_waiters(mounts: &Mounts) {
+fn each_worker_serves_256_lock_waits(mounts: &Mounts) {
     let (mut holder, mut crowd) = (Program::on(&mounts.other), Program::start());
     let path = mounts.one.display();
     for round in 0..2 {
@@ -428,7 +432,7 @@ fn each_processor_holds_256_lock_waiters(mounts: &Mounts) {
         let first = crowd.run(&format!("crowd_begins {path} 257"));
         assert_eq!(first, "ENOLCK", "round {round}: one too many");
         until_they_wait(256, &mounts.one);
-        // Other requests are served meanwhile.
+        // The mount serves other requests during the waits.
         assert_eq!(Program::on(&mounts.one).try_lock("flock", "exclusive"), "ok");
         holder.unlock("posix");
         assert_eq!(crowd.run("crowd_ends 256"), "ok", "round {round}");
@@ -436,8 +440,8 @@ fn each_processor_holds_256_lock_waiters(mounts: &Mounts) {
     }
 }
 
-/// Returns two files that lie on different metadata targets. New directories in the root are placed
-/// on the targets in turn.
+/// Returns two files on different metadata targets. Metadata places new directories in the root on
+/// the targets in turn.
 fn apart(place: &Path) -> [PathBuf; 2] {
     let root = place.parent().expect("it is in the mount");
     let target = |path: &Path| {
@@ -460,7 +464,7 @@ fn apart(place: &Path) -> [PathBuf; 2] {
 }
 
 /// Semantics 6.5.
-fn deadlocks_across_targets_are_found(mounts: &Mounts) {
+fn deadlock_across_metadata_targets_is_refused(mounts: &Mounts) {
     mounts.both_ways(|here, there| {
         let files = apart(here);
         let there = |file: &PathBuf| {
@@ -491,7 +495,7 @@ fn deadlocks_across_targets_are_found(mounts: &Mounts) {
 /// Semantics 6.5.
 fn deadlocks_across_files_and_of_open_file_locks_are_refused(mounts: &Mounts) {
     mounts.both_ways(|here, there| {
-        // Files of one directory lie on the same target.
+        // Files of one directory lie on the same metadata target.
         let second = |place: &Path| place.with_extension("second");
         let (mut one, mut other) = (Program::on(here), Program::on(there));
         one.open("g", &second(here), "write");
@@ -506,7 +510,7 @@ fn deadlocks_across_files_and_of_open_file_locks_are_refused(mounts: &Mounts) {
         one.ok("close g");
         one.unlock("posix");
 
-        // Three programs, each waiting for the next one.
+        // Let three programs each wait for a lock of the next program.
         let mut third = Program::on(here);
         for (byte, program) in [&mut one, &mut other, &mut third].into_iter().enumerate() {
             program.ok(&format!("lock f posix exclusive {byte} 1 try"));

@@ -9,20 +9,20 @@ use skep_testkit::{Cluster, Mounted, Random, Shape, Transport, wait_for};
 use std::time::Duration;
 
 pub(crate) const CASES: &[Case<()>] = skep_testkit::cases![locks:
-    locked_counters_survive_kills_of_metadata_and_clients, locks_outlive_a_restart_of_metadata,
-    client_stopped_past_its_lease_loses_its_locks,
+    locked_counters_survive_kills_of_metadata_and_clients, locks_survive_a_restart_of_metadata,
+    client_suspended_past_its_lease_loses_its_locks,
 ];
 
-/// Leases last 5 s; a busy machine detects their expiry a little later.
+/// Leases last 5 s. On a busy machine, the cluster detects their expiry a little later.
 const PATIENCE: Duration = Duration::from_secs(30);
 const PROGRAMS: u64 = 4;
 
 /// Kills clients one by one while programs increment a counter. Returns the number of increments by
-/// the killed clients' programs.
+/// programs on the killed mounts.
 fn kill_one_by_one(clients: Vec<Mounted>, victims: &[Program], goes_on: impl Fn(u64)) -> u64 {
     for client in clients {
         goes_on(20);
-        // The programs on the killed mount exit with an error, some of them while they hold the
+        // The programs on the killed mount exit with an error, some of them while they have the
         // lock.
         client.kill();
     }
@@ -67,7 +67,8 @@ fn locked_counters_survive_kills_of_metadata_and_clients((): &()) {
             assert_eq!(survivor.answer(), "150 ok");
             done += 150;
         }
-        // Each killed program may have written one more number without getting the reply.
+        // Each program on a killed mount may have written one more number without getting the
+        // reply.
         let (found, most) = (count(), done + victims.len() as u64);
         assert!((done..=most).contains(&found), "{found} of {done} are counted");
         drop((survivors, victims));
@@ -83,7 +84,7 @@ fn locked_counters_survive_kills_of_metadata_and_clients((): &()) {
 }
 
 /// Semantics 6.8.
-fn locks_outlive_a_restart_of_metadata((): &()) {
+fn locks_survive_a_restart_of_metadata((): &()) {
     let mut cluster = Cluster::start(Shape::default());
     let second = cluster.mount(Transport::Device);
     let (here, there) = (cluster.path().join("file"), second.path().join("file"));
@@ -94,7 +95,7 @@ fn locks_outlive_a_restart_of_metadata((): &()) {
         for metadata in cluster.processes("metadata") {
             metadata.kill();
         }
-        // The restarted service replies to this request.
+        // The reply shows that the restarted service has the lock.
         assert_eq!(Program::on(&there).try_lock(kind, "shared"), "EAGAIN");
         assert!(other.is_waiting());
         holder.unlock(kind);
@@ -107,7 +108,7 @@ fn locks_outlive_a_restart_of_metadata((): &()) {
 }
 
 /// Semantics 6.7.
-fn client_stopped_past_its_lease_loses_its_locks((): &()) {
+fn client_suspended_past_its_lease_loses_its_locks((): &()) {
     let mut cluster = Cluster::start(Shape::default());
     let second = cluster.mount(Transport::Device);
     let files = KINDS.map(|kind| (kind, cluster.path().join(kind), second.path().join(kind)));
@@ -133,7 +134,7 @@ fn client_stopped_past_its_lease_loses_its_locks((): &()) {
     for (kind, there, sleeper, other, reader) in &mut programs {
         assert_eq!(sleeper.run("write f wrong"), "EIO", "{kind}");
         assert_eq!(sleeper.try_lock(kind, "unlock"), "EIO", "{kind}: the error lasts until close");
-        // A program that only reads the file gets no error.
+        // A program that only reads the file and has no lock gets no error.
         assert_eq!(reader.run("read f 5"), "other", "{kind}");
         assert_eq!(sleeper.run("close f"), "EIO", "{kind}: close reports the lost lock again");
         sleeper.open("f", there, "write");

@@ -10,14 +10,14 @@ use skep_testkit::{Cluster, Shape, Transport};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// One file, through two mounts.
+/// The paths of one file through two mounts.
 pub(crate) struct Mounts {
     pub(crate) one: PathBuf,
     pub(crate) other: PathBuf,
 }
 
 impl Mounts {
-    /// Runs `story` twice, the second time with the mounts exchanged, so that each transport plays
+    /// Runs `story` twice, the second time with the mounts exchanged, so that each transport has
     /// each role.
     pub(crate) fn both_ways(&self, story: impl Fn(&PathBuf, &PathBuf)) {
         story(&self.one, &self.other);

@@ -17,7 +17,7 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// Starts a program, which opens the file under the key `f`.
+    /// Starts a program. The program opens the file `path`, and uses the key `f` for it.
     pub(crate) fn on(path: &Path) -> Self {
         let mut program = Self::start();
         program.open("f", path, "write");
@@ -61,7 +61,7 @@ impl Program {
         self.answers.try_recv().ok()
     }
 
-    /// Returns true if the last command still has no reply after 300 ms; panics otherwise.
+    /// Returns true if the last command still has no reply after 300 ms. Panics otherwise.
     #[track_caller]
     pub(crate) fn is_waiting(&self) -> bool {
         match self.answers.recv_timeout(Duration::from_millis(300)) {
@@ -89,19 +89,19 @@ impl Program {
         self.ok(&format!("open {key} {} {mode}", path.display()));
     }
 
-    /// Tries to lock all bytes, and returns the reply.
+    /// Tries to lock all bytes of the file, and returns the reply.
     #[track_caller]
     pub(crate) fn try_lock(&mut self, kind: &str, mode: &str) -> String {
         self.run(&format!("lock f {kind} {mode} 0 0 try"))
     }
 
-    /// Unlocks all bytes.
+    /// Unlocks all bytes of the file.
     #[track_caller]
     pub(crate) fn unlock(&mut self, kind: &str) {
         assert_eq!(self.try_lock(kind, "unlock"), "ok");
     }
 
-    /// Requests a lock of all bytes, and checks that the program waits for it.
+    /// Requests a lock of all bytes of the file, and checks that the program waits for the lock.
     #[track_caller]
     pub(crate) fn wait(&mut self, kind: &str, mode: &str) {
         self.begin(&format!("lock f {kind} {mode} 0 0 wait"));

@@ -1,17 +1,17 @@
 //! Random operations from two mounts, including renames between metadata targets, while services
-//! are killed. The reference is a tree on the local file system, on which the test makes the same
-//! calls. Each call must have the same result in both, and the trees must be equal.
+//! are killed. The test makes the same calls on a reference tree on the local file system. Each
+//! call must have the same result in both trees, and the trees must be equal.
 //!
 //! There are two tests. In `calls_on_any_mount_match_the_model`, each call uses a random mount. The
 //! mounts cache no names and attributes (`attribute_timeout=0`), so each result must be exact. In
 //! `calls_on_alternating_mounts_match_the_model` the mounts use their caches, and between two turns
-//! the test waits until the cached entries have expired. The coherence tests cover the time within
-//! that second; the simulator covers concurrent operations.
+//! the test waits until the cached entries have expired. The coherence tests cover the second
+//! before the expiry, and the simulator covers concurrent operations.
 //!
-//! If a seed fails, the test prints it with the command that repeats it. Then the test removes
-//! steps as long as the remaining steps still fail, and prints the shortest sequence.
+//! If a seed fails, the test prints the seed and the command that repeats the run. Then the test
+//! removes steps as long as the remaining steps still fail, and prints the shortest sequence.
 //!
-//! `SKEP_TEST_OPERATIONS` sets the number of calls of each test. They run in rounds of at most
+//! `SKEP_TEST_OPERATIONS` sets the number of calls of each test. The calls run in rounds of at most
 //! 5,000 calls. Each round has its own seed: the seed of the previous round plus one. For a long
 //! run:
 //!
@@ -64,10 +64,11 @@ fn round(trial: &mut Trial, plan: Plan, seed: u64, test: &str) {
     panic!("seed {seed}: {what}\nthe shortest: {last}");
 }
 
-/// Checks that no lock and no chunk file is left after all files are removed and closed.
+/// Waits until no lock and no chunk file is left. The caller must have removed and closed all
+/// files.
 fn nothing_is_left(cluster: &Cluster) {
     wait_for("no lock and no chunk file is left", CLEAN_UP, || {
-        // The last killed service may not have restarted yet.
+        // Retry, because the last killed service may not have restarted yet.
         let listed = cluster.try_skep(&["lock", "list", "--output", "json"]);
         let is_free = listed.status.success() && listed.stdout.trim() == "[]";
         (is_free && cluster.chunk_files().is_empty()).then_some(())

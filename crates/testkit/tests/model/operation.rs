@@ -23,9 +23,10 @@ const OTHERS: &[User] =
 /// A path with its starting point.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// At the tree's root.
+    /// The path starts at the tree's root.
     Root(PathBuf),
-    /// At the open file in this slot, which need not be a directory.
+    /// At the open file in this slot. The file need not be a directory, so that the test also makes
+    /// invalid calls.
     Open(usize, PathBuf),
 }
 
@@ -46,7 +47,7 @@ pub(crate) enum Time {
     Omit,
 }
 
-/// One call. Open files are named by their slots, which are below [`SLOTS`].
+/// One call. A number below [`SLOTS`] is the slot of an open file.
 #[derive(Debug, Clone)]
 pub(crate) enum Operation {
     Create(Place, u32),
@@ -104,8 +105,8 @@ impl Lock {
 }
 
 impl Operation {
-    /// Returns the slot of the open file that the call needs. Such a call must run on the mount
-    /// that has the file open.
+    /// Returns the slot of the open file that the call uses. A call on an open file must run on the
+    /// mount that has the file open.
     pub(crate) fn slot(&self) -> Option<usize> {
         match self {
             Self::Close(slot)
@@ -223,8 +224,8 @@ const ATTRIBUTES: &[&str] = &["user.one", "user.two", "trusted.one", "security.o
 const ACCESS_LIST: &str = "system.posix_acl_access";
 const DEFAULT_LIST: &str = "system.posix_acl_default";
 
-/// Returns a path of one to three components. There are few names, so that different calls often
-/// use the same path.
+/// Returns a random path of one to three components. The choice of names is small, so that
+/// different calls often use the same path.
 fn path(random: &mut Random) -> PathBuf {
     (0..1 + random.below(3)).map(|_| random.one_of(NAMES)).collect()
 }
@@ -239,7 +240,7 @@ fn place(random: &mut Random) -> Place {
     }
 }
 
-/// Returns the target of a symbolic link.
+/// Returns a random target for a symbolic link.
 fn target(random: &mut Random) -> PathBuf {
     let above = if random.below(3) == 0 { ".." } else { "" };
     PathBuf::from(above).join(path(random))
@@ -249,7 +250,7 @@ fn follows_or_not(random: &mut Random) -> AtFlags {
     random.one_of(&[ANY, AtFlags::SYMLINK_NOFOLLOW])
 }
 
-/// Returns an access control list in the kernel's layout, sometimes an invalid one.
+/// Returns a random access control list in the kernel's layout. Some of the lists are invalid.
 fn list(random: &mut Random) -> Vec<u8> {
     const UNDEFINED: u32 = u32::MAX;
     let mut permissions = || random.below(8) as u16;
@@ -318,7 +319,7 @@ fn open(random: &mut Random) -> Operation {
         _ => OFlags::RDWR | OFlags::CREATE,
     };
     let path = match random.below(8) {
-        // The root directory itself, for unnamed files.
+        // The root directory itself, in which unnamed files can be created.
         0 => Place::Root(PathBuf::new()),
         _ => place(random),
     };
@@ -384,7 +385,8 @@ pub(crate) fn operation(random: &mut Random) -> Operation {
         23 => {
             let (mut uid, gid) = (random.one_of(OWNERS), random.one_of(OWNERS));
             if gid.is_none() {
-                // The kernel does not pass a chown that changes neither user nor group to FUSE.
+                // Set the user, because the kernel does not pass a chown that changes neither user
+                // nor group to FUSE.
                 uid = uid.or(Some(0));
             }
             Operation::Owner(it, uid, gid, follows_or_not(random))
@@ -405,7 +407,8 @@ pub(crate) fn operation(random: &mut Random) -> Operation {
     }
 }
 
-/// Returns a random user: mostly root, which may do everything.
+/// Returns a random user. Most often this is root, so that most calls have the necessary
+/// permissions.
 pub(crate) fn user(random: &mut Random) -> User {
     if random.below(4) == 0 { random.one_of(OTHERS) } else { ROOT }
 }

@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Removes steps as long as the remaining steps still fail. Returns the remaining steps with their
-/// failure; `None` means that the steps did not fail again.
+/// failure. `None` means that the steps did not fail again.
 pub(crate) fn shrink(trial: &mut Trial, steps: &[Step]) -> Option<(Vec<Step>, String)> {
     let deadline = Instant::now() + PATIENCE;
     let mut best = fails(trial, steps)?;
-    // First removes all steps that are rarely needed: kills, comparisons before the last one, calls
-    // that failed.
+    // First remove all steps that a failure rarely needs: kills, comparisons before the last
+    // comparison, and calls that failed.
     let has_effect = trial.effective().to_vec();
     let last = best.0.len() - 1;
     let is_call = |step: &Step| matches!(step, Step::Call(..));
@@ -42,7 +42,7 @@ pub(crate) fn shrink(trial: &mut Trial, steps: &[Step]) -> Option<(Vec<Step>, St
             }
             to = from.min(best.0.len());
         }
-        // Single steps are tried until none can be removed any more.
+        // Try to remove single steps until no step can be removed any more.
         if len > 1 || best.0.len() == before {
             len /= 2;
         }
@@ -50,7 +50,7 @@ pub(crate) fn shrink(trial: &mut Trial, steps: &[Step]) -> Option<(Vec<Step>, St
     Some(best)
 }
 
-/// Runs steps. If one fails, returns the steps up to the failing one, and the failure.
+/// Runs steps. If a step fails, returns the steps up to this step, and the failure.
 fn fails(trial: &mut Trial, steps: &[Step]) -> Option<(Vec<Step>, String)> {
     let (last, what) = trial.run(steps).err()?;
     Some((steps[..=last].to_vec(), what))

@@ -12,19 +12,20 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Maximum number of differences between trees that are shown.
+/// Maximum number of differences between trees that the test prints.
 const SHOWN: usize = 20;
 /// One step of a test.
 #[derive(Debug, Clone)]
 pub(crate) enum Step {
     /// A call on the mount with this number. A call that needs an open file runs on the mount that
-    /// has the file open. If the mounts take turns and that mount does not have its turn, the call
-    /// is skipped.
+    /// has the file open. If the mounts take turns and it is not the turn of that mount, the test
+    /// skips the call.
     Call(usize, User, Operation),
-    /// Kills one service of a role with SIGKILL, this many microseconds after the next step begins.
+    /// Kills one service of this role with SIGKILL. The number is the delay in microseconds after
+    /// the beginning of the next step.
     Kill(&'static str, u64),
-    /// Compares the trees. The mount with this number made the last calls, so its tree is read
-    /// without waiting for its cache to expire.
+    /// Compares the trees. The mount with this number made the last calls, so the test reads its
+    /// tree without waiting for the expiry of its cache.
     Compare(usize),
 }
 
@@ -37,12 +38,12 @@ pub(crate) struct Plan {
     pub(crate) between_comparisons: usize,
     /// Average number of calls between two kills of services.
     pub(crate) kill_every: usize,
-    /// Whether one mount makes all calls up to the next comparison; otherwise each call uses a
+    /// Whether one mount makes all calls up to the next comparison. If false, each call uses a
     /// random mount.
     pub(crate) in_turns: bool,
 }
 
-/// Roles of the services to kill: metadata and storage more often than management.
+/// Roles of the services to kill. Metadata and storage occur more often than management.
 const ROLES: &[&str] = &["management", "metadata", "metadata", "storage", "storage"];
 /// Maximum time from the beginning of a call to the kill of the service, in microseconds.
 const LONGEST_DELAY_US: usize = 3000;
@@ -68,7 +69,7 @@ impl Plan {
     }
 }
 
-/// A cluster with two mounts, on which steps can be run repeatedly.
+/// A cluster with two mounts, on which the test can run steps repeatedly.
 pub(crate) struct Trial {
     cluster: Cluster,
     mounts: [PathBuf; 2],
@@ -108,7 +109,8 @@ impl Trial {
         let reference = self.scratch.directory(&name);
         let roots = [0, 1].map(|it| self.mounts[it].join(&name));
         files::create_dir(&roots[0]);
-        // Other users must be able to write there, and links need a directory above the tree.
+        // Other users must be able to write in the tree, and symbolic links need a directory above
+        // the tree.
         for above in [&reference, &roots[0]] {
             files::create_dir(above.join("tree"));
             for place in [above.clone(), above.join("tree")] {
@@ -142,7 +144,8 @@ impl Trial {
         &self.effective
     }
 
-    /// Whether a call hung. In that case repeating the steps proves nothing.
+    /// Whether a call hung. If so, a repetition of the steps proves nothing, because the watch has
+    /// killed the mounts.
     pub(crate) fn stood_still(&self) -> bool {
         self.watch.has_bitten()
     }
@@ -197,14 +200,14 @@ impl Run<'_> {
     fn call(&mut self, mount: usize, user: User, operation: &Operation) -> Result<(), String> {
         let of_file = operation.slot().map_or(mount, |slot| self.opened_on[slot]);
         if of_file != mount && !self.trial.staleness.is_zero() {
-            // That mount does not have its turn: skip the call.
+            // It is not the turn of that mount, so skip the call.
             self.trial.effective.push(false);
             return Ok(());
         }
         let mount = of_file;
         self.turn_of(mount);
         if let Operation::Open(slot, ..) = operation {
-            // A different file takes this slot, perhaps on a different mount.
+            // The call puts a different file into this slot, perhaps on a different mount.
             self.close(*slot)?;
             self.opened_on[*slot] = mount;
         }

@@ -1,4 +1,4 @@
-//! A tree as one mount (or the local file system) shows it, with its open files.
+//! The view of a tree through one mount or on the local file system, with the open files in it.
 
 use crate::operation::{Lock, Place, Time, User};
 use rustix::fs::{
@@ -16,7 +16,7 @@ use std::time::{Duration, SystemTime};
 
 /// Maximum number of files and directories that are open at once.
 pub(crate) const SLOTS: usize = 6;
-/// Times that are older than this were set by a call; newer times come from the clock.
+/// Minimum age of a time that a call has set. Newer times come from the clock.
 const RECENT: Duration = Duration::from_secs(3 * 3600);
 /// Flags of every open. With `NONBLOCK`, opening a pipe does not block.
 const ALWAYS: OFlags = OFlags::NONBLOCK.union(OFlags::CLOEXEC);
@@ -58,7 +58,7 @@ fn nothing<T, E: Into<io::Error>>(result: Result<T, E>) -> Outcome {
     result.map(|_| String::new()).map_err(Into::into)
 }
 
-/// Returns `seconds` if a call set this time; `None` if the time comes from the clock.
+/// Returns `seconds` if a call has set this time. `None` means that the time comes from the clock.
 pub(crate) fn set_time(seconds: i64) -> Option<i64> {
     let now = SystemTime::UNIX_EPOCH.elapsed().expect("after 1970").as_secs() as i64;
     let age = now.saturating_sub(seconds).unsigned_abs();
@@ -136,8 +136,9 @@ impl View {
         let rename = || rustix::fs::renameat_with(CWD, &from, CWD, &to, flags);
         let mut result = rename();
         if result == Err(rustix::io::Errno::STALE) {
-            // The other mount has moved a directory, and the kernel still has the old place cached.
-            // The kernel cannot refresh its cache during a rename (semantics 1.4).
+            // The other mount has moved a directory, and this kernel has still cached the old path.
+            // The kernel cannot refresh its cache during a rename (semantics 1.4), so refresh it by
+            // a stat.
             for path in [&from, &to] {
                 std::fs::symlink_metadata(path).ok();
             }
@@ -198,8 +199,8 @@ impl View {
         nothing(rustix::fs::lsetxattr(self.at(place)?, name, value, flags))
     }
 
-    /// Calls `stat` first: before that, the kernel may have cached an older access control list
-    /// (semantics 1.17).
+    /// Calls `stat` first, because before a `stat` the kernel may have cached an older access
+    /// control list (semantics 1.17).
     pub(crate) fn get_attribute(&self, place: &Place, name: &str) -> Outcome {
         rustix::fs::statat(CWD, self.at(place)?, AtFlags::SYMLINK_NOFOLLOW).ok();
         let mut value = [0; 1000];
@@ -239,19 +240,19 @@ impl View {
         Ok(shown(&rustix::fs::statat(CWD, self.at(place)?, flags)?))
     }
 
-    /// Slot `slot` must be free.
+    /// Opens a file in slot `slot`, which must be free.
     pub(crate) fn open(&mut self, slot: usize, place: &Place, flags: OFlags, bits: u32) -> Outcome {
         let file = self.open_at(place, flags, bits)?;
         let kind = file.metadata()?.file_type();
-        // A pipe connects only the programs of one mount, so the test does not keep it open.
+        // Close a pipe again, because it connects only the programs of one mount.
         if !kind.is_fifo() {
             self.open[slot] = Some(file);
         }
         Ok(format!("{kind:?}"))
     }
 
-    /// Unlocks before closing: after a last close without an unlock, other mounts see the unlock
-    /// only a moment later.
+    /// Unlocks the file, and then closes it. After a close without an unlock, the lock is released
+    /// on other mounts only a moment later.
     pub(crate) fn close(&mut self, slot: usize) -> Outcome {
         self.lock_open(slot, Lock::Unlock)?;
         self.open[slot] = None;
@@ -302,8 +303,8 @@ impl View {
         result
     }
 
-    /// Calls `stat` first: the kernel copies only up to the file size that it has cached (semantics
-    /// 2.13). Calls `stat` afterwards, like `write_open`.
+    /// Calls `stat` first, because the kernel copies only up to the file size that it has cached
+    /// (semantics 2.13). Also calls `stat` afterwards, like `write_open`.
     pub(crate) fn copy_open(
         &self,
         slot: usize,
@@ -325,8 +326,9 @@ impl View {
         Ok(copied.to_string())
     }
 
-    /// Whether the slot has a removed directory or device open. The kernel does not notify FUSE of
-    /// opens of devices, so the result would depend on what the mount has cached.
+    /// Whether the open file in the slot is a removed directory or device. The test does not
+    /// compare calls on these files. The kernel does not notify FUSE of opens of devices, so the
+    /// result depends on the mount's cache.
     fn is_left_over(&self, slot: usize) -> io::Result<bool> {
         let found = self.file(slot)?.metadata()?;
         Ok(!found.is_file() && found.nlink() == 0)

@@ -8,11 +8,11 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Maximum time of one step, including the restart of a service.
+/// Time limit for one step, including the restart of a service.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Watches the steps of a run. If a step takes too long, the watch prints it and kills the mounts,
-/// so that the step ends with an error.
+/// Watches the steps of a run. If a step takes too long, the watch prints the step and kills the
+/// mounts, so that the step ends with an error.
 #[derive(Debug)]
 pub(crate) struct Watch {
     begins: Sender<()>,

@@ -1,5 +1,5 @@
-//! Access control lists: `setfacl` sets them, `getfacl` shows them, and the kernel enforces them
-//! for a user other than root.
+//! Access control lists. `setfacl` sets the lists, `getfacl` prints them, and the kernel enforces
+//! them for a user other than root.
 
 use crate::{Test, ok, refused};
 use rustix::fs::{XattrFlags, getxattr, listxattr, lsetxattr, removexattr, setxattr};
@@ -47,7 +47,7 @@ fn chmod(path: &Path, mode: u32) {
     files::set_permissions(path, fs::Permissions::from_mode(mode));
 }
 
-/// Returns the access control list as text, in one line.
+/// Returns the access control list of `name` as text in one line.
 fn list(directory: &Path, name: &str) -> String {
     let text = run_in(directory, "getfacl", ["--omit-header", "--numeric", "--no-effective", name]);
     text.lines().filter(|line| !line.is_empty()).collect::<Vec<_>>().join(",")
@@ -106,7 +106,8 @@ fn change_with_chmod(root: &Path) {
     assert!(may(root, "cat file") && !may(root, "echo more >> file"));
 }
 
-/// Semantics 1.17. There are sixteen directories, so that some lie on the other metadata target.
+/// Semantics 1.17. The test makes sixteen directories, so that some lie on the other metadata
+/// target.
 fn default_acl_is_inherited(root: &Path) {
     set(root, &["-d", "-m", "u:23456:rwx,g::r-x,o::-", "."]);
     let handed_down = "default:user::rwx,default:user:23456:rwx,default:group::r-x,\
@@ -133,8 +134,8 @@ fn default_acl_is_inherited(root: &Path) {
     run_in(root, "mkdir", ["-m", "0700", "narrow"]);
     assert_eq!(mode(&root.join("narrow")), 0o700);
     assert!(list(root, "narrow").starts_with("user::rwx,user:23456:rwx,group::r-x,mask::---,"));
-    // The three inherited entries equal the mode, so no list is stored, but the entries take
-    // effect.
+    // The file inherits three entries that have the same meaning as a mode. So Skep stores no list,
+    // but the file gets this mode.
     files::create_dir(root.join("plain"));
     set(root, &["-b", "plain"]);
     set(root, &["-d", "-m", "u::rwx,g::r,o::r", "plain"]);
@@ -174,7 +175,7 @@ fn acl_that_equals_the_mode_is_not_stored(root: &Path) {
     getxattr(&path, ACCESS, &mut [0; 100]).or_fail("getxattr", &path);
     setxattr(&path, ACCESS, &small, ANY).or_fail("setxattr", &path);
     refused(getxattr(&path, ACCESS, &mut [0; 100]), Errno::NODATA);
-    // A default list with only these entries is stored.
+    // But a default list with only these entries is stored.
     setxattr(root, DEFAULT, &small, ANY).or_fail("setxattr", root);
     assert_eq!(getxattr(root, DEFAULT, &mut [0; 100]).or_fail("getxattr", root), small.len());
 }

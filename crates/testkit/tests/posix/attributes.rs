@@ -15,7 +15,7 @@ use std::time::{Duration, SystemTime};
 pub(crate) const CASES: &[Test] = skep_testkit::cases![attributes:
     chmod_changes_permissions,
     chown_changes_owner_and_group,
-    times_are_kept_to_the_nanosecond,
+    times_are_stored_with_nanoseconds,
     utime_omit_leaves_a_time_unchanged,
     attributes_of_a_symbolic_link_change_without_its_target,
     writes_change_times,
@@ -65,7 +65,7 @@ fn times(seconds: i64, nanoseconds: i64) -> Timestamps {
 }
 
 /// Semantics 1.9.
-fn times_are_kept_to_the_nanosecond(root: &Path) {
+fn times_are_stored_with_nanoseconds(root: &Path) {
     let path = root.join("file");
     files::write(&path, "x");
     for (seconds, nanoseconds) in [(0, 0), (1_234_567_890, 123_456_789), (4_400_000_000, 1)] {
@@ -106,7 +106,7 @@ fn attributes_of_a_symbolic_link_change_without_its_target(root: &Path) {
     assert_ne!(files::metadata(root.join("file")).uid(), 7);
 }
 
-/// Sets both times to a moment long ago, and returns the resulting change time.
+/// Sets the access and modification time to a moment long ago. Returns the resulting change time.
 fn age(path: &Path) -> (i64, i64) {
     utimensat(CWD, path, &times(1000, 0), AtFlags::empty()).or_fail("utimensat", path);
     let found = files::metadata(path);
@@ -173,7 +173,8 @@ fn changed_entries_change_the_times_of_a_directory(root: &Path) {
 fn directory_shows_every_completed_change_of_its_entries(root: &Path) {
     let directory = root.join("directory");
     files::create_dir(&directory);
-    // `stat(2)`, which the kernel answers from its cache if it can, unlike the `statx(2)` of `std`.
+    // Call `stat(2)`, for which the kernel uses its cache if it can. `std` calls `statx(2)`, which
+    // requests the creation time.
     let stat = |path: &Path| rustix::fs::stat(path).or_fail("stat", path);
     let found = || stat(&directory);
     let mode = || found().st_mode & 0o7777;
@@ -205,7 +206,7 @@ fn directory_shows_every_completed_change_of_its_entries(root: &Path) {
     assert_eq!((found().st_nlink, mode()), (200, 0o701));
     files::set_permissions(&directory, fs::Permissions::from_mode(0o755));
     files::remove_file(directory.join("file-0-0"));
-    // An access control list of the owner, a user, the group, the mask and others (acl(5)).
+    // The list has entries for the owner, a user, the group, the mask and others (acl(5)).
     let none = u32::MAX;
     let mut list = 2_u32.to_le_bytes().to_vec();
     for (kind, permissions, id) in
@@ -297,9 +298,8 @@ fn chown_clears_setuid(root: &Path) {
     }
 }
 
-/// Each kind of write by a user other than root clears the set-user-id bit, and a stat right
-/// afterwards shows the new mode.
-/// Semantics 1.1 and 1.10.
+/// Each kind of write by a user other than root clears the set-user-id bit. A stat right after the
+/// write shows the new mode. Semantics 1.1 and 1.10.
 fn writes_of_users_clear_setuid(root: &Path) {
     let path = root.join("file");
     for write in [
@@ -323,8 +323,8 @@ fn writes_of_users_clear_setuid(root: &Path) {
             files::set_permissions(&path, fs::Permissions::from_mode(before));
             assert_eq!(files::metadata(&path).mode() & 0o7777, before);
             run_in(root, "setpriv", user.into_iter().chain(write.split(' ')));
-            // With these arguments the kernel requests only the mode; a request for times would
-            // refresh all attributes.
+            // With these arguments, `stat` requests only the mode. A request for times would
+            // refresh all cached attributes.
             let found = run_in(root, "stat", ["-c", "%a", "file"]);
             assert_eq!(found, after, "{write}, {before:o}, {user:?}");
         }

@@ -31,7 +31,7 @@ fn direct_writes_are_seen_by_cached_reads(root: &Path) {
     assert_eq!((twos.len(), twos[0]), (4096, 3 * 4096));
 }
 
-/// The kernel drops its cached pages before such writes, but not after them.
+/// The kernel drops its cached pages before asynchronous direct writes, but not after them.
 /// Semantics 2.1.
 fn asynchronous_direct_writes_are_seen_by_cached_reads(root: &Path) {
     files::write(root.join("file"), vec![0; 8 * 4096]);

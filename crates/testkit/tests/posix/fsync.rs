@@ -1,5 +1,5 @@
-//! Syncing. The tests of power losses show that the data reaches the disk. These tests show that
-//! all forms of the call work.
+//! Syncing. The tests of power losses check that synced data reaches the disk. These tests check
+//! that all calls that sync succeed.
 
 use crate::{Test, ok};
 use rustix::fs::{Mode, OFlags};
@@ -31,9 +31,8 @@ fn succeeds_for_directories(root: &Path) {
     files::sync_all(&files::open(root));
 }
 
-/// The test checks only that syncfs(2) succeeds: the kernel does not forward the call to FUSE file
-/// systems.
-/// Semantics 5.4.
+/// The test checks only that syncfs(2) succeeds, because the kernel does not forward the call to
+/// FUSE file systems. Semantics 5.4.
 fn syncfs_succeeds(root: &Path) {
     for index in 0..20 {
         files::write(root.join(format!("file-{index}")), vec![1; 50_000]);

@@ -1,8 +1,8 @@
 //! Every POSIX operation that Skep offers, with one file for each operation. The tests use only
 //! calls of the standard library and of `rustix`.
 //!
-//! Each test runs in its own directory, in four places:
-//! - on the local file system, which shows that the test itself is right
+//! Each test runs four times, each time in a new directory:
+//! - on the local file system, which shows that the test itself is correct
 //! - on a mount over each of the two transports
 //! - on a mount where the first bytes of files are stored in metadata
 
@@ -38,7 +38,7 @@ use std::io;
 use std::path::Path;
 use std::process::ExitCode;
 
-/// A test that works in a directory, which is empty at the beginning.
+/// A test. Its argument is an empty directory.
 pub(crate) type Test = Case<Path>;
 
 const TABLES: &[&[Test]] = &[
@@ -67,7 +67,7 @@ const TABLES: &[&[Test]] = &[
     xattrs::CASES,
 ];
 
-/// Unwraps a result with an error number; panics with the error.
+/// Returns the value of a result. Panics with the error if the call failed.
 #[track_caller]
 pub(crate) fn ok<T, E: std::fmt::Display>(result: Result<T, E>) -> T {
     match result {

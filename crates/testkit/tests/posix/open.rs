@@ -65,7 +65,8 @@ fn nonblocking_handles_read_and_write(root: &Path) {
     assert_eq!(files::read(&path), b"xyz");
 }
 
-/// A later open sees the length and bytes that another program wrote before it closed the file.
+/// A later open reads the length and the bytes that another program wrote before it closed the
+/// file.
 fn later_open_sees_bytes_written_before_a_close(root: &Path) {
     let path = root.join("file");
     for round in 0..100_usize {

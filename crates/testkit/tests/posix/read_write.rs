@@ -48,7 +48,7 @@ fn hole_of_a_file_reads_as_zeros(root: &Path) {
     assert_eq!(&bytes[10_000_000..], b"end");
 }
 
-/// A file allocates space for the written data, plus a little for the file system's own records.
+/// A file takes space for its written data, plus a little space for the file system's own records.
 /// Semantics 1.13.
 fn holes_allocate_no_space(root: &Path) {
     const LEN: u64 = 100 << 20;
@@ -95,7 +95,7 @@ fn appended_bytes_follow_the_end(root: &Path) {
     assert!(files::read(&path) == expected);
 }
 
-/// Records that several threads of one mount append stay whole, and none is lost.
+/// Several threads of one mount append records. No record is lost or mixed with another record.
 fn concurrent_appends_stay_whole(root: &Path) {
     let path = root.join("file");
     files::create(&path);

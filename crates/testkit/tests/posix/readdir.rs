@@ -59,7 +59,7 @@ fn lists_lasting_entries_once_while_others_change(root: &Path) {
         for (number, entry) in files::read_dir(root).enumerate() {
             let name = ok(entry).file_name().to_string_lossy().into_owned();
             *seen.entry(name).or_default() += 1;
-            // Temporary files are created and removed before and after the position of the listing.
+            // Create and remove temporary files before and after the position of the listing.
             let passing = root.join(format!("passing-{}", number % 7));
             match number % 3 {
                 0 => files::write(&passing, "x"),

@@ -129,7 +129,7 @@ fn directory_into_its_own_subtree_is_refused(root: &Path) {
     assert!(root.join("a/b/c").is_dir());
 }
 
-/// POSIX requires: if both names are hard links of one file, both names stay.
+/// POSIX requires that both names stay if they are hard links of one file.
 fn between_hard_links_of_one_file_keeps_both_names(root: &Path) {
     files::write(root.join("a"), "x");
     files::hard_link(root.join("a"), root.join("b"));
@@ -186,7 +186,8 @@ fn entry_can_be_moved_back_and_forth(root: &Path) {
     assert_eq!(names(&root.join("b")), Vec::<String>::new());
 }
 
-/// Four threads move eight files between four directories, often the same ones.
+/// Four threads move eight files between four directories. Often, several threads move the same
+/// file.
 fn concurrent_renames_lose_no_file(root: &Path) {
     for index in 0..4 {
         files::create_dir(root.join(format!("d{index}")));
@@ -288,7 +289,7 @@ fn exchanges_two_directories(root: &Path) {
             assert_eq!(parent, files::metadata(place).ino());
             assert_eq!(files::metadata(place).nlink(), 3);
         }
-        // Exchange the two directories themselves, which lie in the root.
+        // Exchange `a` and `b` themselves, which lie in the root.
         ok(exchange(&a, &b));
         assert_eq!(names(&a.join("in")), ["one"]);
     }
@@ -345,7 +346,8 @@ fn exchange_of_hard_links_of_one_file_succeeds(root: &Path) {
     assert_eq!(files::metadata(root.join("a")).nlink(), 2);
 }
 
-/// Four threads exchange eight files and directories. Each of them is always in exactly one place.
+/// Four threads exchange eight files and directories. Each file and directory always has exactly
+/// one name.
 fn concurrent_exchanges_lose_no_entry(root: &Path) {
     for index in 0..8 {
         let directory = root.join(format!("d{index}"));
@@ -402,7 +404,8 @@ fn concurrent_exchanges_never_create_a_loop(root: &Path) {
             let second = scope.spawn(|| usize::from(exchange(&b, &a.join("in")).is_ok()));
             first.join().expect("no panic") + second.join().expect("no panic")
         });
-        // The second exchange may find its names already exchanged. Then it exchanges them back.
+        // The second exchange may begin when the names are already exchanged. It then exchanges
+        // them back.
         assert!(swapped >= 1, "round {round}");
         assert_eq!(usize::from(a.is_dir()) + usize::from(b.is_dir()), 1, "round {round}");
     }
@@ -436,12 +439,12 @@ fn leaves_a_whiteout_on_request(root: &Path) {
         assert!(is_whiteout(&inside));
         assert_eq!(files::read(&outside), b"text");
         refused(leave(&outside, &inside, RenameFlags::NOREPLACE), Errno::EXIST);
-        // Move the file back, over the whiteout of its name.
+        // Move the file back, over the whiteout that its first rename left.
         ok(leave(&outside, &inside, none));
         assert!(is_whiteout(&outside));
         assert_eq!(files::read(&inside), b"text");
-        // Then move within one directory, and move a directory, which no longer counts as a
-        // subdirectory.
+        // Then move the file within one directory. Also move a directory, which then no longer
+        // counts as a subdirectory.
         ok(leave(&inside, &directory.join("other"), none));
         assert!(is_whiteout(&inside));
         files::create_dir(directory.join("below"));

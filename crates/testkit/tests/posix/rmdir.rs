@@ -71,8 +71,8 @@ fn creation_in_a_removed_directory_is_refused(root: &Path) {
     refused(made, Errno::NOENT);
 }
 
-/// Semantics 1.14: a program that has the directory open, or as working directory, can still use
-/// it. The directory then has no entries.
+/// Semantics 1.14: a program can still use a removed directory that it has open or as its working
+/// directory. The directory then has no entries.
 fn removed_open_directory_stays_usable_and_empty(root: &Path) {
     let path = root.join("directory");
     files::create_dir(&path);
@@ -80,7 +80,7 @@ fn removed_open_directory_stays_usable_and_empty(root: &Path) {
     let open = files::open(&path);
     let before = files::metadata_of(&open);
     files::remove_dir(&path);
-    // The result is the same if the kernel uses nothing from its caches.
+    // The result is the same with and without the kernel's cache.
     for flags in [AtFlags::EMPTY_PATH, AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC] {
         let found = ok(rustix::fs::statx(&open, "", flags, StatxFlags::BASIC_STATS));
         assert_eq!((found.stx_nlink, found.stx_ino), (0, before.ino()));
@@ -102,8 +102,8 @@ fn directory_can_be_made_and_removed_repeatedly(root: &Path) {
     }
 }
 
-/// There are two valid results: the file is created first and the directory stays, or the directory
-/// is removed and no file is created.
+/// The test has two valid results. Either the file is created first and the directory stays, or the
+/// directory is removed and no file is created.
 fn never_removes_a_directory_with_a_new_file(root: &Path) {
     for round in 0..50 {
         let path = root.join(format!("directory-{round}"));

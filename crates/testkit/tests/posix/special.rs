@@ -1,5 +1,5 @@
-//! Pipes, sockets and devices. Skep stores only their names and attributes; the kernel implements
-//! the rest.
+//! Pipes, sockets and devices. Skep stores only their names and attributes. The kernel implements
+//! their other operations.
 
 use crate::{Test, ok};
 use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
@@ -28,7 +28,7 @@ fn pipes_carry_bytes(root: &Path) {
 }
 
 fn sockets_connect(root: &Path) {
-    // The path of a socket is limited to 107 bytes.
+    // Use a relative path, because the path of a socket has at most 107 bytes.
     let path = root.join("s");
     let here = std::env::current_dir().expect("a directory");
     std::env::set_current_dir(root).expect("we can go there");

@@ -1,4 +1,4 @@
-//! The space of the file system, as `statvfs` reports it.
+//! The space of the file system that `statvfs` reports.
 
 use crate::Test;
 use skep_testkit::files::OrFail;

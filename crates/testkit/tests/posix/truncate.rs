@@ -129,7 +129,8 @@ fn accepts_huge_lengths(root: &Path) {
             assert_eq!(error.raw_os_error(), Some(Errno::FBIG.raw_os_error()), "2^{shift}");
         }
     }
-    // Setting a size allocates nothing, so every size works that the local file system supports.
+    // Setting a size allocates no space, so every size succeeds that the local file system
+    // supports.
     files::write_all_at(&file, b"x", 0);
     for size in [1 << 43, (1 << 43) + 1, 1 << 42, 700_000, 1 << 43] {
         files::set_len(&file, size);

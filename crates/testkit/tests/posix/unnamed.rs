@@ -1,4 +1,4 @@
-//! Files without a name (`O_TMPFILE`), and creating a name for them.
+//! Files without a name (`O_TMPFILE`), and links that give them a name.
 
 use crate::{Test, names, ok, refused};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat};
@@ -67,7 +67,7 @@ fn unnamed_file_can_be_linked(root: &Path) {
     assert_eq!(files::read_to_string(root.join("name")), "before and after");
     files::hard_link(root.join("name"), root.join("second"));
     assert_eq!(files::metadata(root.join("name")).nlink(), 2);
-    // Root can also link a file with only its descriptor.
+    // Root can also link a file by its descriptor alone.
     let file = ok(unnamed(root, OFlags::empty()));
     ok(linkat(&file, "", CWD, root.join("third"), AtFlags::EMPTY_PATH));
     refused(give_name(&file, &root.join("third")), Errno::EXIST);

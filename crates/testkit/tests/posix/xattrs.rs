@@ -39,7 +39,7 @@ fn get(path: &Path, name: &str) -> Vec<u8> {
 
 fn values_are_stored_unchanged(root: &Path) {
     let path = file(root);
-    // The local file system stores all attributes of a file in one block.
+    // Use short values, because the local file system stores all attributes of a file in one block.
     for value in [&b""[..], b"x", &[0, 255, 10], &[7; 2000]] {
         setxattr(&path, "user.key", value, XattrFlags::empty()).or_fail("setxattr", &path);
         assert_eq!(get(&path, "user.key"), value);

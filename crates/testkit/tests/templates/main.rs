@@ -1,9 +1,9 @@
-//! The templates in `deploy/`: hosts that run the user data of their instances become a mounted
-//! cluster. Each host has a network, a root directory and disks of its own, and gets the program
-//! as a package from a web server, as an instance of a cloud does.
+//! The templates in `deploy/`. Hosts that run the user data of the templates' instances become a
+//! mounted cluster. Each host has a separate network, root directory and disks. It gets the program
+//! as a package from a web server, like an instance in a cloud.
 //!
-//! Parameters have their defaults, with two exceptions: the feature `tune` is off, since it would
-//! change the settings of this machine's kernel, and large systems get fewer hosts.
+//! Parameters have their defaults, with two exceptions. The feature `tune` is off, since it would
+//! change the settings of this machine's kernel. And large systems get fewer hosts.
 
 use serde_json::Value;
 use skep_testkit::page::{PageHost, PageNetwork};
@@ -14,9 +14,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-/// Limit of the boot of all hosts: the machine may be busy with other work.
+/// Time limit for the boot of all hosts. It is long, because the machine may be busy with other
+/// work.
 const LONG: Duration = Duration::from_secs(300);
-/// A token that exists before its cluster.
+/// A token that the test chooses before it creates the cluster.
 const TOKEN: &str = "skep1-0123456789abcdef0123456789abcdef-\
     00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
 
@@ -27,7 +28,7 @@ fn directory() -> PathBuf {
 /// User data and number of the hosts, by their roles.
 type Hosts = BTreeMap<String, (String, u64)>;
 
-/// Returns the hosts of a template with some parameters.
+/// Returns the hosts of a template for the given parameters.
 fn render(template: &str, management: &str, parameters: &[String]) -> Hosts {
     let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/templates/render.py");
     let mut command = Command::new("python3");
@@ -42,7 +43,7 @@ fn render(template: &str, management: &str, parameters: &[String]) -> Hosts {
     hosts.iter().map(|(roles, it)| (roles.clone(), pair(it))).collect()
 }
 
-/// A disk in a file.
+/// A loop device over a file, in the role of a disk.
 struct Disk {
     device: String,
     _scratch: Scratch,
@@ -70,7 +71,8 @@ impl Drop for Disk {
 
 /// A network with instances.
 struct Cloud {
-    // Fields are dropped in this order: hosts before their disks and their switch.
+    // Fields are dropped in this order, because the hosts must end before their disks and their
+    // switch.
     hosts: Vec<PageHost>,
     web: PageHost,
     disks: Vec<Disk>,
@@ -81,7 +83,7 @@ struct Cloud {
 }
 
 impl Cloud {
-    /// Starts a network with a web server that has the package.
+    /// Starts a network with a web server that serves the package.
     fn new(prefix: &'static str) -> Self {
         let network = PageNetwork::new();
         let mut web = network.host("web", &format!("{prefix}.99/24"));
@@ -104,7 +106,7 @@ impl Cloud {
         format!("http://{}.99/skep.tar.gz", self.prefix)
     }
 
-    /// Adds a host without the program. The host sees its own disks only.
+    /// Adds a host without the program `skep`. The host has only its own disks.
     fn add(&mut self, name: &str, address: u64, disks: usize) -> usize {
         let host = self.network.host(name, &format!("{}.{address}/24", self.prefix));
         host.run(
@@ -131,8 +133,8 @@ impl Cloud {
         self.hosts.len() - 1
     }
 
-    /// Adds the hosts of a template, and starts their user data: clients first, since they have to
-    /// wait for the others. Management has the address `management`.
+    /// Adds the hosts of a template, and starts the user data of each host. Clients start first, to
+    /// test that they wait for the other hosts. Management has the address `management`.
     fn boot(&mut self, hosts: &Hosts, management: u64) {
         let mut next = management + 1;
         for (roles, (user_data, number)) in hosts {
@@ -216,7 +218,7 @@ fn cloudformation_cluster_boots_with_default_numbers() {
     cloud.expect_cluster("/sharedscratch", 1, 8);
     let management = cloud.named("managem")[0];
     management.run("kill -0 $(cat /run/skep/monitor.pid)").expect_success();
-    // Each server has formatted its disk, and a second run changes nothing.
+    // Each server has formatted its disk. A second run of its user data changes nothing.
     let at = cloud.hosts.iter().position(|it| it.name() == "storage1").expect("a storage server");
     let before = cloud.hosts[at].run("grep xfs /proc/mounts; cat /etc/fstab").expect_success();
     assert!(before.contains("/dev/nvme1n1 /srv/skep/disks/nvme1n1 xfs"), "{before}");
@@ -245,7 +247,7 @@ fn servers_attach_to_a_compute_cluster_by_its_token() {
     let mut parameters = strings(&["Image=ami-1", "KeyName=key", "Vpc=vpc-1", "Subnet=subnet-1"]);
     parameters.extend(strings(&["PlacementGroup=group", "ClusterAddress=10.75.0.10"]));
     parameters.extend(strings(&["StorageServers=2", "AdditionalMetadataServers=1", "Features="]));
-    // The token as `skep cluster token` on the login node prints it.
+    // The parameter has the form of a token that `skep cluster token` prints on the login node.
     parameters.push(format!("Token={TOKEN}@10.75.0.10:7400"));
     parameters.push(format!("PackageUrl={}", cloud.url()));
     parameters.push(format!("PackageSha256={}", cloud.sha256));
@@ -319,7 +321,7 @@ fn node_script_keeps_disks_with_data_and_names_problems() {
     check(&["SKEP_DISKS=/dev/nvme1n1"], &["/dev/nvme1n1", "holds data"]);
     check(&["SKEP_DISKS=auto 2"], &["did not get 2 blank disks"]);
     check(&["SKEP_DISKS=/dev/nvme7n1"], &["/dev/nvme7n1", "no block device"]);
-    // The script formats the blank disk only.
+    // The script formats only the blank disk.
     check(&["SKEP_DISKS=/dev/nvme2n1 /dev/nvme1n1"], &["/dev/nvme1n1", "holds data"]);
     let labels = host.run("for it in 1 2; do blkid -p -s LABEL -o value /dev/nvme${it}n1; done");
     assert_eq!(labels.expect_success(), "mine\nskep-target\n");
