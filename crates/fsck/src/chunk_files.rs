@@ -1,9 +1,9 @@
-//! The chunk files of storage targets, and their rules: each belongs to an inode, and each synced
-//! one exists.
+//! The chunk files of storage targets, and their rules: each chunk file belongs to an inode, and
+//! each synced chunk file exists.
 //!
-//! Owns the listing of chunk files by name. Does not read their contents: a read of a file checks
-//! its checksums. Does not judge the chunk files of targets and groups that are newer than the
-//! cached cluster map.
+//! The module owns the listing of chunk files by name. It does not read their contents, since a
+//! read of a file checks its checksums. It does not judge the chunk files of targets and groups
+//! that are newer than the cached cluster map.
 
 use crate::directories::Directories;
 use crate::finding::{Finding, Findings};
@@ -14,10 +14,10 @@ use std::path::Path;
 
 /// Name of the directory in a target that contains all chunk files.
 const CHUNKS: &str = "chunks";
-/// Levels of directories below it.
+/// Number of directory levels below the directory [`CHUNKS`].
 const LEVELS: u32 = 2;
 
-/// The chunk files of all storage targets that are at hand.
+/// The chunk files of all storage targets whose directories are given.
 #[derive(Debug, Default)]
 pub(crate) struct ChunkFiles(BTreeMap<TargetId, BTreeSet<ChunkFileKey>>);
 
@@ -37,7 +37,7 @@ impl ChunkFiles {
         self.0.values().map(|keys| keys.len() as u64).sum()
     }
 
-    /// Returns a line for each storage target of the cluster whose directory is not at hand.
+    /// Returns a line for each storage target of the cluster whose directory is not given.
     pub(crate) fn missing_targets(&self, map: &ClusterMap) -> Vec<String> {
         let targets = map.targets.iter().filter(|it| it.kind == TargetKind::Storage);
         let missing = targets.filter(|it| !self.0.contains_key(&it.id));
@@ -96,7 +96,8 @@ pub(crate) fn check(
             findings.add(Finding::Orphan { target: *target, key: *key });
         }
     }
-    // Ids of groups ascend, so a group above all groups of the map may be newer than the map.
+    // Ids of groups ascend, so a group whose id is above all ids of the map may be newer than the
+    // map.
     let has_newer_groups = files.without_group(map).next().is_some();
     let newest = map.groups.iter().map(|it| it.id).max().filter(|_| has_newer_groups);
     for (inode, record) in &records.inodes {
@@ -116,8 +117,8 @@ fn is_owned(records: &Records, group: GroupId, key: &ChunkFileKey) -> bool {
     is_part || records.removals.contains(&(group, *key))
 }
 
-/// Checks that the pattern of a file names storage groups of the cluster. Does not judge groups
-/// above `newest`, unless it is `None`.
+/// Checks that the pattern of a file names storage groups of the cluster. If `newest` is set, does
+/// not judge groups with higher ids.
 fn check_groups(
     inode: InodeId,
     record: &Inode,

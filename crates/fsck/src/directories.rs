@@ -1,6 +1,7 @@
 //! Finds the directories of a cluster's targets, and locks them against services.
 //!
-//! Owns the search and the choice of the cluster map. Does not read the contents of targets.
+//! The module owns the search and the choice of the cluster map. It does not read the contents of
+//! targets.
 
 use skep_format::cached_map::CachedMap;
 use skep_format::identity::{DirectoryKind, Identity};
@@ -52,7 +53,7 @@ impl Search {
         }
         for entry in std::fs::read_dir(path).map_err(failed)? {
             let entry = entry.map_err(failed)?;
-            // Does not follow symbolic links, so the search ends.
+            // The search does not follow symbolic links, so it ends.
             if entry.file_type().map_err(failed)?.is_dir() && depth < MAX_DEPTH {
                 self.visit(&entry.path(), depth + 1)?;
             }
@@ -76,7 +77,7 @@ impl Search {
 }
 
 impl Directories {
-    /// Searches `roots` for targets, and locks all that it finds.
+    /// Searches `roots` for targets, and locks all targets that it finds.
     pub(crate) fn open(roots: &[PathBuf]) -> Result<Self> {
         let mut search = Search::default();
         for root in roots {
@@ -116,7 +117,7 @@ impl Directories {
         Ok(found)
     }
 
-    /// Refuses a check without one of the metadata groups: all counts would be wrong.
+    /// Refuses a check if a metadata group is missing, since all counts would be wrong.
     fn check_complete(&self) -> Result<()> {
         for (target, directory) in &self.metadata {
             let has_records = directory.path().join("store").exists();

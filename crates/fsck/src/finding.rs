@@ -1,13 +1,14 @@
 //! Findings of a check, and the report.
 //!
-//! Owns the kinds of damage and their texts. The rules themselves are in the other modules.
+//! The module owns the kinds of damage and their texts. The rules themselves are in the other
+//! modules.
 
 use skep_types::{ChunkFileKey, FileKind, GroupId, InodeId, SessionId, ShardId, TargetId};
 use skep_wire::metadata::TransactionId;
 use std::fmt;
 
-/// Maximum number of findings that a report lists. Further ones are only counted, because a missing
-/// directory of a large cluster would otherwise fill the memory.
+/// Maximum number of findings that a report lists. Further findings are only counted, because a
+/// missing directory of a large cluster would otherwise fill the memory.
 pub const MAX_FINDINGS: usize = 1_000;
 
 /// A rule that the stores break.
@@ -15,32 +16,32 @@ pub const MAX_FINDINGS: usize = 1_000;
 pub enum Finding {
     /// A record or a log cannot be read.
     Damaged {
-        /// The target.
+        /// The target that has the damaged record or log.
         target: TargetId,
         /// The record and the problem.
         what: String,
     },
     /// A record is on a target that does not serve its shard.
     WrongTarget {
-        /// The target.
+        /// The target that has the record.
         target: TargetId,
-        /// The shard.
+        /// The shard of the record.
         shard: ShardId,
     },
     /// The namespace has no root directory.
     NoRoot,
     /// An entry points to an inode that does not exist.
     NoInode {
-        /// The directory.
+        /// The directory that has the entry.
         directory: InodeId,
         /// The name of the entry.
         name: Vec<u8>,
-        /// The inode.
+        /// The missing inode.
         inode: InodeId,
     },
     /// An entry and its inode have different kinds.
     WrongKind {
-        /// The directory.
+        /// The directory that has the entry.
         directory: InodeId,
         /// The name of the entry.
         name: Vec<u8>,
@@ -49,23 +50,23 @@ pub enum Finding {
         /// The kind of the inode.
         inode: FileKind,
     },
-    /// A lookup cannot find an entry: it is stored under a different hash than that of its name.
+    /// A lookup cannot find an entry, since the entry is not stored under the hash of its name.
     WrongCursor {
-        /// The directory.
+        /// The directory that has the entry.
         directory: InodeId,
         /// The name of the entry.
         name: Vec<u8>,
     },
     /// A directory has two entries with the same name.
     SameName {
-        /// The directory.
+        /// The directory that has both entries.
         directory: InodeId,
-        /// The name.
+        /// The name of both entries.
         name: Vec<u8>,
     },
     /// Records belong to an inode that does not exist.
     NoOwner {
-        /// The inode.
+        /// The missing inode.
         inode: InodeId,
         /// The kind of the records.
         what: &'static str,
@@ -83,18 +84,18 @@ pub enum Finding {
     WrongSize {
         /// The directory.
         directory: InodeId,
-        /// The stored number of entries.
+        /// The number of entries that the directory stores.
         stored: u64,
-        /// The number of entries.
+        /// The number of existing entries.
         counted: u64,
     },
     /// A directory does not have exactly one entry in the directory that it names as its parent.
     WrongParent {
         /// The directory.
         directory: InodeId,
-        /// The parent that it names.
+        /// The parent that the directory names.
         parent: InodeId,
-        /// The directories that have an entry for it.
+        /// The directories that have an entry for the directory.
         entries: Vec<InodeId>,
     },
     /// A directory is part of a loop that the root does not reach.
@@ -120,14 +121,14 @@ pub enum Finding {
         inode: InodeId,
         /// Stored numbers of opens for reading and for writing.
         stored: (u32, u32),
-        /// The sums over the sessions.
+        /// Numbers of opens according to the sessions.
         counted: (u32, u32),
     },
     /// Opens, locks or slots belong to a session that does not exist.
     NoSession {
-        /// The metadata group.
+        /// The metadata group that has the records.
         group: GroupId,
-        /// The session.
+        /// The missing session.
         session: SessionId,
         /// The kind of the records.
         what: &'static str,
@@ -136,33 +137,34 @@ pub enum Finding {
     LockWithoutOpen {
         /// The session.
         session: SessionId,
-        /// The file.
+        /// The inode of the locked file.
         inode: InodeId,
     },
     /// A transaction is prepared, and its coordinator is not a metadata group of the cluster.
     NoCoordinator {
-        /// The metadata group where it is prepared.
+        /// The metadata group that has prepared the transaction.
         group: GroupId,
         /// The transaction.
         transaction: TransactionId,
     },
     /// The stripe pattern of a file names a group that does not exist.
     NoGroup {
-        /// The file.
+        /// The inode of the file.
         inode: InodeId,
-        /// The group.
+        /// The missing group.
         group: GroupId,
     },
-    /// A synced chunk file is missing: bytes of the file are lost.
+    /// A synced chunk file is missing, so bytes of the file are lost.
     NoChunkFile {
         /// The target that should have the chunk file.
         target: TargetId,
-        /// The chunk file.
+        /// The missing chunk file.
         key: ChunkFileKey,
     },
-    /// A chunk file has no inode, or is not part of the inode's stripe pattern. It takes space.
+    /// A chunk file has no inode, or is not part of the inode's stripe pattern. The chunk file
+    /// wastes space.
     Orphan {
-        /// The target.
+        /// The target that has the chunk file.
         target: TargetId,
         /// The chunk file.
         key: ChunkFileKey,
@@ -309,7 +311,7 @@ pub struct Findings {
 }
 
 impl Findings {
-    /// Adds a finding. Only counts it if the list is full.
+    /// Adds a finding. If the list is full, only counts the finding.
     pub(crate) fn add(&mut self, finding: Finding) {
         if self.list.len() < MAX_FINDINGS {
             self.list.push(finding);
@@ -332,19 +334,19 @@ impl Findings {
 /// Counts of the records that a check has read.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Counts {
-    /// Inodes.
+    /// Number of inodes.
     pub inodes: u64,
-    /// Entries.
+    /// Number of entries.
     pub entries: u64,
-    /// Opens of sessions.
+    /// Number of opens of sessions.
     pub opens: u64,
-    /// Chunk files on the storage targets that were checked.
+    /// Number of chunk files on the storage targets that were checked.
     pub chunk_files: u64,
-    /// Chunk files that metadata targets will still remove.
+    /// Number of chunk files that metadata targets will still remove.
     pub removals: u64,
-    /// Transactions that are prepared and not decided.
+    /// Number of transactions that are prepared and not decided.
     pub prepared: u64,
-    /// Log records that the next start will apply to a store.
+    /// Number of log records that the next start will apply to a store.
     pub log_records: u64,
 }
 

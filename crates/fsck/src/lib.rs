@@ -1,9 +1,10 @@
 //! The check of a stopped cluster's stores (`skep fsck`).
 //!
-//! Reads the directories of metadata and storage targets, and compares their records: entries with
-//! inodes, counts with the records that they count, chunk files with the inodes that own them.
-//! `docs/operations/fsck.md` lists all findings. Owns the rules and the findings. Does not repair
-//! anything, does not read file data, and does not check a cluster that runs.
+//! The check reads the directories of metadata and storage targets, and compares their records:
+//! entries with inodes, counts with the records that they count, chunk files with the inodes that
+//! own them. `docs/operations/fsck.md` lists all findings. The crate owns the rules and the
+//! findings. It does not repair anything, does not read file data, and does not check a cluster
+//! that runs.
 //!
 //! - [`directories`] finds and locks the directories.
 //! - [`records`] reads the metadata targets: store and log together.
@@ -35,11 +36,12 @@ use skep_types::Result;
 use std::path::PathBuf;
 
 /// Checks all targets below `roots`. A root may be the data directory of `skep up`, the directory
-/// of a service, or the directory of a target. Locks the directories meanwhile. Blocks.
+/// of a service, or the directory of a target. Locks the directories during the check. Blocks the
+/// calling thread.
 ///
 /// # Errors
 /// - `Configuration` if a target is in use, the metadata targets are not complete, or the
-///   directories belong to several clusters. The error names the directory and a way out.
+///   directories belong to several clusters. The error names the directory and a remedy.
 /// - Errors of the file system.
 pub fn check(roots: &[PathBuf]) -> Result<Report> {
     let directories = Directories::open(roots)?;

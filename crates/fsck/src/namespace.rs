@@ -106,8 +106,8 @@ fn check_counts_of(inode: InodeId, record: &Inode, counted: &Counted, findings: 
     }
 }
 
-/// Checks that the directories are a tree: each has one entry, in its parent, and the root reaches
-/// all of them.
+/// Checks that the directories are a tree: each directory has one entry, in its parent, and the
+/// root reaches all directories.
 fn check_tree(records: &Records, counted: &Counted, findings: &mut Findings) {
     let is_directory = |inode: &&InodeId| {
         records.inodes.get(*inode).is_some_and(|it| it.kind == FileKind::Directory)
@@ -118,8 +118,8 @@ fn check_tree(records: &Records, counted: &Counted, findings: &mut Findings) {
             below.entry(*parent).or_default().push(*child);
         }
     }
-    // The search also starts at directories that are reported for their own parent, so that one
-    // wrong parent is one finding.
+    // The search also starts at directories that are already reported for a wrong parent, so that
+    // one wrong parent gives only one finding.
     let mut next = vec![InodeId::ROOT];
     next.extend(records.in_doubt.iter().filter(is_directory));
     for (inode, record) in &records.inodes {

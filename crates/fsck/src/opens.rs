@@ -19,7 +19,8 @@ pub(crate) fn check(records: &Records, findings: &mut Findings) {
     }
     let opens = records.opens.keys().map(|it| (*it, "opens"));
     for (inode, what) in opens.chain(records.attached.iter().copied()) {
-        // A removal deletes extended attributes only if the record of the inode has their mark.
+        // A removal deletes extended attributes only if the record of the inode has the mark for
+        // them.
         let is_owned = records
             .inodes
             .get(&inode)
@@ -28,7 +29,8 @@ pub(crate) fn check(records: &Records, findings: &mut Findings) {
             findings.add(Finding::NoOwner { inode, what });
         }
     }
-    // A participant asks the coordinator, so the coordinator must be a group with a store.
+    // A participant asks the coordinator for the decision, so the coordinator must be a group with
+    // a store.
     for (group, transaction) in &records.prepared {
         if !records.reserved.contains_key(&transaction.coordinator) {
             let (group, transaction) = (*group, *transaction);
@@ -66,7 +68,8 @@ fn check_sessions(records: &Records, findings: &mut Findings) {
         opens.clone().map(|it| (it.group, it.session, it.inode)).collect();
     let with_opens: BTreeSet<_> = opens.map(|it| (it.group, it.session)).collect();
     let with_locks: BTreeSet<_> = records.locks.iter().map(|(it, of)| (*it, of.session)).collect();
-    // Slots stay for a while after the end of their session: its client may ask for replies.
+    // Slots stay for a while after the end of their session, since the client may still ask for
+    // replies.
     let with_slots: BTreeSet<_> =
         sessions.with_slots.difference(&sessions.ended).copied().collect();
     for (owners, what) in [(with_opens, "opens"), (with_locks, "locks"), (with_slots, "slots")] {

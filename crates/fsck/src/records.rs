@@ -1,7 +1,8 @@
 //! The records of all metadata targets, as the next start would see them: the store of each target,
 //! with the log records that the store does not have yet.
 //!
-//! Owns the reading of stores and logs. The rules for the records are in the other modules.
+//! The module owns the reading of stores and logs. The rules for the records are in the other
+//! modules.
 
 mod read;
 
@@ -21,7 +22,7 @@ pub(crate) struct Inode {
     pub(crate) size: u64,
     pub(crate) parent: InodeId,
     pub(crate) has_xattrs: bool,
-    /// Pattern of a regular file. `None` for all others.
+    /// Pattern of a regular file. `None` for inodes of other kinds.
     pub(crate) pattern: Option<StripePattern>,
     pub(crate) synced: ChunkFileSet,
 }
@@ -69,10 +70,10 @@ pub(crate) struct Records {
     /// Chunk files that a metadata target will still remove.
     pub(crate) removals: BTreeSet<(GroupId, ChunkFileKey)>,
     pub(crate) prepared: BTreeSet<(GroupId, TransactionId)>,
-    /// Inodes that the steps of prepared transactions name: their counts may be those from before
-    /// the transaction.
+    /// Inodes that the steps of prepared transactions name. Their counts may still be the counts
+    /// from before the transaction.
     pub(crate) in_doubt: BTreeSet<InodeId>,
-    /// First number of each group that is not reserved.
+    /// First inode number of each group that is not reserved.
     pub(crate) reserved: BTreeMap<GroupId, u64>,
     pub(crate) log_records: u64,
 }

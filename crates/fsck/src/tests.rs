@@ -176,7 +176,8 @@ impl Stopped {
         stopped
     }
 
-    /// Writes a log whose first record has the number `first`. That record is in the store already.
+    /// Writes a log whose first record has the number `first`. The store already has this first
+    /// record.
     fn log(&self, first: Lsn, logged: &[Mutations]) {
         let owner = LogOwner { cluster: CLUSTER, target: METADATA };
         let mut log = Log::open(&self.metadata().join("log"), owner, first).unwrap().log;
@@ -369,7 +370,7 @@ fn damaged_log_is_found() {
     let path = stopped.metadata().join("log/0000000000000004.log");
     let owner = LogOwner { cluster: CLUSTER, target: METADATA };
     let mut log = Log::open(&stopped.metadata().join("log"), owner, Lsn::new(4)).unwrap().log;
-    // This record confirms that all earlier ones were synced.
+    // This record confirms that all earlier records were synced.
     log.append(Epoch::new(1), Lsn::new(8), Lsn::new(7), &Batch { mutations: vec![] }.to_bytes())
         .unwrap();
     let mut bytes = std::fs::read(&path).unwrap();
@@ -414,7 +415,7 @@ fn chunk_files_of_an_unknown_group_are_no_orphans() {
     assert_eq!(report.findings.list(), []);
     let [line] = &report.skipped[..] else { panic!("{:?}", report.skipped) };
     assert!(line.contains("its group is unknown to the cached cluster map"), "{line}");
-    // The map is newer than group 2: its target has been removed.
+    // The map is newer than group 2, so the target of group 2 has been removed.
     older.groups.push(Group::of_one(GroupId::new(3), TargetKind::Storage, TargetId::new(9)));
     cache(older);
     assert_eq!(stopped.words(), ["no-group", "no-group"]);

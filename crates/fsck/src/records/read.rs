@@ -1,7 +1,7 @@
 //! Reads the store and the log of one metadata target.
 //!
-//! Owns the conversion of keys and values to [`Records`]. Damaged records become findings, and the
-//! check continues without them.
+//! The module owns the conversion of keys and values to [`Records`]. Damaged records become
+//! findings, and the check continues without these records.
 
 use super::{Entry, Inode, Records, SessionOpen};
 use crate::finding::{Finding, Findings};
@@ -101,7 +101,7 @@ impl Reader<'_> {
         self.findings.add(Finding::Damaged { target: self.target, what: what.into() });
     }
 
-    /// Returns the changes of the log records after `applied`, which the store has.
+    /// Returns the changes of the log records after `applied`, the last record that the store has.
     fn changes_of(&mut self, log: Segments, applied: Lsn) -> Changes {
         let mut changes = Changes::new();
         match log.records.first().map(|record| record.lsn) {
@@ -212,7 +212,7 @@ fn corrupt(key: &[u8], problem: &str) -> Error {
     Error::new(ErrorCode::Corrupt, what)
 }
 
-/// Returns the fields that the rules need.
+/// Returns the fields of an inode that the rules need.
 fn short(record: InodeRecord) -> Inode {
     let InodeRecord { attributes, parent, pattern, has_xattrs, synced_chunk_files, .. } = record;
     let is_file = attributes.kind == FileKind::Regular;
