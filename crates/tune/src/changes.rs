@@ -1,12 +1,12 @@
 //! Changes of a host's settings, and their undo.
 //!
-//! [`apply`] first adds the former state of every file to the record [`STATE`] and syncs it. Then
-//! it writes the files that keep the values at boot, and last the values themselves. A crash at any
-//! moment leaves a record from which [`undo`] restores everything.
+//! [`apply`] first adds the previous state of every file to the record [`STATE`] and syncs it. Then
+//! it writes the values to the files of the kernel, and last the files that set the values at boot.
+//! A crash at any moment leaves a record from which [`undo`] restores everything.
 //!
 //! # Hazard: a second `apply`
-//! A second `apply` finds the values that the first one wrote. The record therefore keeps the
-//! first former state of each file.
+//! A second `apply` finds the values that the first `apply` wrote. So the record preserves the
+//! first recorded state of each file.
 
 use crate::check::Finding;
 use crate::keep::{self, Setting};
@@ -15,7 +15,7 @@ use crate::tree::Tree;
 use serde::{Deserialize, Serialize};
 use skep_types::{Error, ErrorCode, Result};
 
-/// The record of former states.
+/// Path of the record of previous states.
 pub const STATE: &str = "/var/lib/skep/tune/state.json";
 /// Version of the record.
 const VERSION: u32 = 1;
@@ -26,7 +26,7 @@ const VERSION: u32 = 1;
 struct Record {
     version: u32,
     changes: Vec<Change>,
-    /// The former contents of the files that keep values at boot.
+    /// The previous contents of the files that set values at boot.
     files: Vec<FormerFile>,
 }
 
@@ -40,11 +40,11 @@ pub struct Change {
     pub file: String,
     /// The text of the file before the first change.
     pub before: String,
-    /// The text that restores it.
+    /// The text that restores the previous value.
     restore: String,
     /// The text that was written.
     pub after: String,
-    /// How it survives a reboot.
+    /// How the value survives a reboot.
     pub(crate) keep: Keep,
 }
 
@@ -62,7 +62,7 @@ struct FormerFile {
 pub struct Outcome {
     /// The changed or restored files of the kernel.
     pub changed: Vec<Change>,
-    /// The files that keep values at boot, written or restored.
+    /// The written or restored files that set values at boot.
     pub boot_files: Vec<String>,
     /// Files that could not be changed or restored, with the error.
     pub failures: Vec<Failure>,
@@ -77,8 +77,9 @@ pub struct Failure {
     pub error: String,
 }
 
-/// Returns the findings that [`apply`] would change: by default each one that does not pass and has
-/// no risk, otherwise each one that `only` names.
+/// Returns the findings that [`apply`] would change. By default, these are the findings that do not
+/// pass and have no risk. If `only` names rules, these are the findings of these rules that do not
+/// pass.
 pub fn planned<'a>(findings: &'a [Finding], only: &[String]) -> Vec<&'a Finding> {
     let is_wanted = |it: &&Finding| match only.is_empty() {
         true => it.risk.is_empty(),
@@ -87,7 +88,7 @@ pub fn planned<'a>(findings: &'a [Finding], only: &[String]) -> Vec<&'a Finding>
     findings.iter().filter(|it| !it.passes && it.can_apply).filter(is_wanted).collect()
 }
 
-/// Changes the files of findings, after their former state is durable.
+/// Changes the files of findings, after the previous state of the files is durable.
 ///
 /// # Errors
 /// Fails before any change if the record cannot be read or written. A file that refuses its value
@@ -134,7 +135,7 @@ pub fn apply(tree: &Tree, findings: &[&Finding]) -> Result<Outcome> {
         match tree.set(&change.file, &change.after) {
             Ok(()) => outcome.changed.push(change),
             Err(error) => {
-                // The file keeps its present value: the former one, or that of an earlier apply.
+                // The file still has the previous value, or the value of an earlier apply.
                 record.changes.retain(|it| it.file != change.file);
                 record.changes.extend(known.iter().find(|it| it.file == change.file).cloned());
                 let error = error.context().to_owned();
@@ -158,11 +159,11 @@ pub fn apply(tree: &Tree, findings: &[&Finding]) -> Result<Outcome> {
     Ok(outcome)
 }
 
-/// Restores the former state of all changed files.
+/// Restores the previous state of all changed files.
 ///
 /// # Errors
 /// `NotFound` if there is no record. Files that cannot be restored are failures in the outcome, and
-/// stay in the record, so that the next call tries them again.
+/// stay in the record, so that the next call retries them.
 pub fn undo(tree: &Tree) -> Result<Outcome> {
     let Some(mut record) = read(tree)? else {
         return Err(Error::new(

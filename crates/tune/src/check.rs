@@ -1,4 +1,4 @@
-//! The check: each rule that applies to a host, with the present value.
+//! The check: each rule that applies to a host, with the current value.
 
 use crate::rules::{DeviceKind, Keep, Role, Rule, Rules, Test};
 use crate::tree::Tree;
@@ -9,22 +9,23 @@ use serde::Serialize;
 pub struct Scope {
     /// Roles of the host.
     pub roles: Vec<Role>,
-    /// Block devices of its targets, such as `sdb`. Only metadata and storage have some.
+    /// Block devices of the host's targets, such as `sdb`. Only hosts with metadata or storage have
+    /// targets.
     pub devices: Vec<String>,
     /// Network interfaces that carry the file system, such as `eth0`.
     pub interfaces: Vec<String>,
-    /// Mount points of the file systems of its targets.
+    /// Mount points of the file systems of the host's targets.
     pub mounts: Vec<String>,
 }
 
-/// A rule and the present value of one file.
+/// A rule and the current value of one file.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Finding {
     /// Name of the rule.
     pub rule: String,
     /// The file, or the mount point.
     pub file: String,
-    /// The present value.
+    /// The current value.
     pub is: String,
     /// How the value is compared.
     pub test: Test,
@@ -32,11 +33,11 @@ pub struct Finding {
     pub should_be: String,
     /// Whether the value is as it should be.
     pub passes: bool,
-    /// Whether `apply` can change it.
+    /// Whether `apply` can change the value.
     pub can_apply: bool,
     /// The risk of a change. A rule with a risk is applied only on request. Empty means no risk.
     pub risk: String,
-    /// The reason.
+    /// The reason for the rule.
     pub why: String,
     /// The source of the value.
     pub source: String,
@@ -52,7 +53,7 @@ pub struct Advice {
     pub rule: String,
     /// The command.
     pub command: String,
-    /// The reason.
+    /// The reason for the rule.
     pub why: String,
     /// The source of the options.
     pub source: String,
@@ -92,7 +93,7 @@ pub fn disks(tree: &Tree) -> Vec<String> {
     tree.names("/sys/block").into_iter().filter(is_disk).collect()
 }
 
-/// Returns the network interfaces that belong to a device.
+/// Returns the network interfaces that belong to a hardware device.
 pub fn interfaces(tree: &Tree) -> Vec<String> {
     let is_real = |name: &String| tree.real(&format!("/sys/class/net/{name}/device")).exists();
     tree.names("/sys/class/net").into_iter().filter(is_real).collect()
@@ -117,11 +118,11 @@ fn mount_of(tree: &Tree, directory: &str) -> Option<Mount> {
             || directory.strip_prefix(&point).is_some_and(|rest| rest.starts_with('/'));
         is_above.then_some(Mount { source, point, kind, options })
     });
-    // Of two mounts at the same place, the later one covers the earlier one.
+    // Of two mounts at the same mount point, the later mount hides the earlier mount.
     mounts.max_by_key(|it| it.point.len())
 }
 
-/// Checks all rules that apply.
+/// Checks all rules that apply to the host.
 pub fn check(tree: &Tree, rules: &Rules, scope: &Scope) -> Vec<Finding> {
     let has_role = |roles: &[Role]| roles.iter().any(|role| scope.roles.contains(role));
     let mut findings: Vec<Finding> = Vec::new();
@@ -182,7 +183,8 @@ fn kind_of(tree: &Tree, device: &str) -> DeviceKind {
     if rotates.is_some_and(|it| it.trim() == "1") { DeviceKind::Hdd } else { DeviceKind::Ssd }
 }
 
-/// Returns the finding of a file. `None` if the kernel does not support the wanted value there.
+/// Returns the finding of a file. `None` if the kernel does not support the wanted value in this
+/// file.
 fn check_file(tree: &Tree, rule: &Rule, file: String) -> Option<Finding> {
     let text = tree.read(&file)?;
     let is = rule.form.value(&text);

@@ -2,15 +2,15 @@
 
 use crate::rules::Keep;
 
-/// Sets values of sysctl.
+/// The file that sets values of sysctl.
 const SYSCTL: &str = "/etc/sysctl.d/90-skep.conf";
-/// Writes to files of the kernel.
+/// The file whose lines write to files of the kernel.
 const TMPFILES: &str = "/etc/tmpfiles.d/skep.conf";
-/// Sets attributes of devices when they appear.
+/// The file that sets attributes of devices when the devices appear.
 const UDEV: &str = "/etc/udev/rules.d/90-skep.rules";
 const HEAD: &str = "# Written by `skep tune apply`; `skep tune undo` removes it.\n";
 
-/// All files that keep values.
+/// All files that set values at boot.
 pub(crate) const FILES: [&str; 3] = [SYSCTL, TMPFILES, UDEV];
 
 /// A value that is set again at each boot.
@@ -20,7 +20,7 @@ pub(crate) struct Setting<'a> {
     pub(crate) file: &'a str,
     /// The text that sets the value.
     pub(crate) value: &'a str,
-    /// The kind of file that sets it at boot.
+    /// The kind of file that sets the value at boot.
     pub(crate) keep: Keep,
 }
 
@@ -36,7 +36,7 @@ pub(crate) fn texts(settings: &[Setting]) -> [(&'static str, Option<String>); 3]
     })
 }
 
-/// Returns the line that sets a value again, and its file.
+/// Returns the line that sets a value at boot, and the file of this line.
 fn line(setting: &Setting) -> Option<(&'static str, String)> {
     let Setting { file, value, keep } = setting;
     Some(match keep {

@@ -11,9 +11,9 @@ const BUILT_IN: &str = include_str!("../data/rules.toml");
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rules {
-    /// Values of files.
+    /// Rules for the values of files.
     pub rule: Vec<Rule>,
-    /// Options of mounts.
+    /// Rules for the options of mounts.
     pub mount: Vec<MountRule>,
     /// Commands that make file systems.
     pub make: Vec<MakeRule>,
@@ -23,16 +23,16 @@ pub struct Rules {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Rule {
-    /// Name.
+    /// Name of the rule.
     pub id: String,
     /// Rows of the acceptance list.
     pub rows: Vec<String>,
-    /// The roles to which it applies.
+    /// The roles to which the rule applies.
     pub roles: Vec<Role>,
-    /// The kinds of devices to which it applies, if the file is one of a device.
+    /// The kinds of devices to which the rule applies, if the file belongs to a device.
     #[serde(default)]
     pub devices: Vec<DeviceKind>,
-    /// The file; may contain `{device}`, `{interface}` and `*`.
+    /// Path of the file. The path may contain `{device}`, `{interface}` and `*`.
     pub file: String,
     /// The form of the value in the file.
     #[serde(default)]
@@ -40,11 +40,11 @@ pub struct Rule {
     /// How the value is compared.
     #[serde(default)]
     pub test: Test,
-    /// The value.
+    /// The wanted value.
     pub want: String,
     /// The file that lists the values that this kernel supports.
     pub available_in: Option<String>,
-    /// The rule applies only if the value is one of these. Empty means any.
+    /// The rule applies only if the current value is in this list. An empty list means any value.
     #[serde(default)]
     pub only_if: Vec<String>,
     /// The rule applies only to hosts with at least this memory.
@@ -55,7 +55,7 @@ pub struct Rule {
     /// The risk of a change. A rule with a risk is applied only on request. Empty means no risk.
     #[serde(default)]
     pub risk: String,
-    /// The reason.
+    /// The reason for the rule.
     pub why: String,
     /// The source of the value.
     pub source: String,
@@ -65,13 +65,13 @@ pub struct Rule {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MountRule {
-    /// Name.
+    /// Name of the rule.
     pub id: String,
     /// Rows of the acceptance list.
     pub rows: Vec<String>,
-    /// The roles to which it applies.
+    /// The roles to which the rule applies.
     pub roles: Vec<Role>,
-    /// The types of file systems to which it applies.
+    /// The types of file systems to which the rule applies.
     pub types: Vec<String>,
     /// Options that the mount needs.
     #[serde(default)]
@@ -79,7 +79,7 @@ pub struct MountRule {
     /// Options that the mount must not have.
     #[serde(default)]
     pub forbids: Vec<String>,
-    /// The reason.
+    /// The reason for the rule.
     pub why: String,
     /// The source of the options.
     pub source: String,
@@ -89,15 +89,15 @@ pub struct MountRule {
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MakeRule {
-    /// Name.
+    /// Name of the rule.
     pub id: String,
     /// Rows of the acceptance list.
     pub rows: Vec<String>,
-    /// The roles to which it applies.
+    /// The roles to which the rule applies.
     pub roles: Vec<Role>,
     /// The command.
     pub command: String,
-    /// The reason.
+    /// The reason for the rule.
     pub why: String,
     /// The source of the options.
     pub source: String,
@@ -107,13 +107,13 @@ pub struct MakeRule {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
-    /// Runs management.
+    /// The host runs management.
     Management,
-    /// Has metadata targets.
+    /// The host has metadata targets.
     Metadata,
-    /// Has storage targets.
+    /// The host has storage targets.
     Storage,
-    /// Mounts the file system.
+    /// The host mounts the file system.
     Client,
 }
 
@@ -129,7 +129,7 @@ impl Role {
     /// Returns the role with this name.
     ///
     /// # Errors
-    /// `InvalidArgument` lists the names.
+    /// `InvalidArgument` with the names of all roles.
     pub fn named(word: &str) -> Result<Self> {
         let found = Self::ALL.iter().find(|(_, name)| *name == word).map(|(role, _)| *role);
         found.ok_or_else(|| {
@@ -144,7 +144,7 @@ impl Role {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum DeviceKind {
-    /// A rotating disk, or an array that the kernel takes for one.
+    /// A rotating disk, or an array that the kernel takes for a rotating disk.
     Hdd,
     /// An SSD behind SATA or SAS.
     Ssd,
@@ -158,12 +158,12 @@ pub enum DeviceKind {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Form {
-    /// The whole file.
+    /// The value is the whole file.
     #[default]
     Value,
     /// The file lists all choices, with the chosen word in brackets, or it has only one word.
     Choice,
-    /// The last of three numbers.
+    /// The value is the last of three numbers in the file.
     Triple,
 }
 
@@ -171,12 +171,12 @@ pub enum Form {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Test {
-    /// It must be the same.
+    /// The value must be equal to the wanted value.
     #[default]
     Equal,
-    /// It must not be smaller.
+    /// The value must not be smaller than the wanted value.
     AtLeast,
-    /// It must not be larger.
+    /// The value must not be larger than the wanted value.
     AtMost,
 }
 
@@ -184,13 +184,13 @@ pub enum Test {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Keep {
-    /// In `sysctl.d`.
+    /// A file in `sysctl.d` sets the value at boot.
     Sysctl,
-    /// In `tmpfiles.d`, which writes to files at boot.
+    /// A file in `tmpfiles.d` writes the value at boot.
     Tmpfiles,
-    /// In a rule of udev for block devices.
+    /// A rule of udev for block devices sets the value.
     UdevBlock,
-    /// In a rule of udev for network interfaces.
+    /// A rule of udev for network interfaces sets the value.
     UdevNet,
 }
 
@@ -206,7 +206,7 @@ impl Rules {
     /// Checks that rules with these names exist.
     ///
     /// # Errors
-    /// `NotFound` names the first unknown one, and lists all rules with files.
+    /// `NotFound` with the first unknown name, and the names of all rules.
     pub fn check_names(&self, names: &[String]) -> Result<()> {
         let Some(unknown) = names.iter().find(|name| self.rule.iter().all(|it| it.id != **name))
         else {
@@ -234,7 +234,7 @@ impl Form {
         }
     }
 
-    /// Returns the text that sets a value, in a file that has `before` now.
+    /// Returns the text that sets a value, in a file that has the text `before`.
     pub(crate) fn text(self, before: &str, value: &str) -> String {
         match self {
             Self::Value | Self::Choice => value.to_owned(),
@@ -265,7 +265,7 @@ impl Test {
         }
     }
 
-    /// Returns the words before the wanted value.
+    /// Returns the words that stand before the wanted value in messages.
     pub fn words(self) -> &'static str {
         match self {
             Self::Equal => "",

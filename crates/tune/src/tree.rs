@@ -20,13 +20,13 @@ impl Tree {
         self.root.join(path.trim_start_matches('/'))
     }
 
-    /// Reads a file. `None` means that it does not exist or cannot be read: some kernels refuse to
+    /// Reads a file. `None` means that it does not exist or cannot be read. Some kernels refuse to
     /// show settings that a machine lacks.
     pub(crate) fn read(&self, path: &str) -> Option<String> {
         std::fs::read_to_string(self.real(path)).ok()
     }
 
-    /// Reads a file that may be missing, and distinguishes this from other errors.
+    /// Reads a file that may be missing. A missing file gives `None`, and not an error.
     pub(crate) fn read_if_exists(&self, path: &str) -> Result<Option<String>> {
         match std::fs::read_to_string(self.real(path)) {
             Ok(text) => Ok(Some(text)),
@@ -35,7 +35,7 @@ impl Tree {
         }
     }
 
-    /// Writes to an existing file of the kernel, in one write, as it expects.
+    /// Writes to an existing file of the kernel, in one write, as the kernel expects.
     pub(crate) fn set(&self, path: &str, text: &str) -> Result<()> {
         use std::io::Write;
         let mut options = std::fs::OpenOptions::new();
@@ -69,7 +69,8 @@ impl Tree {
         }
     }
 
-    /// Returns the names in a directory, in order. Empty if it does not exist.
+    /// Returns the names in a directory, in order. The list is empty if the directory does not
+    /// exist.
     pub(crate) fn names(&self, path: &str) -> Vec<String> {
         let entries = std::fs::read_dir(self.real(path)).into_iter().flatten().flatten();
         let mut names: Vec<String> =
@@ -78,7 +79,8 @@ impl Tree {
         names
     }
 
-    /// Returns the existing files that a pattern matches. At most one `*` in each component.
+    /// Returns the existing files that a pattern matches. A pattern may have one `*` in each
+    /// component.
     pub(crate) fn matches(&self, pattern: &str) -> Vec<String> {
         let mut found = vec![String::new()];
         for component in pattern.split('/').filter(|it| !it.is_empty()) {

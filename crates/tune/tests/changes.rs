@@ -1,4 +1,4 @@
-//! Check, apply and undo on made-up trees of `/proc`, `/sys` and `/etc`.
+//! Check, apply and undo on artificial trees of `/proc`, `/sys` and `/etc`.
 
 use skep_tune::changes::{STATE, apply, planned, undo};
 use skep_tune::check::{Finding, Scope, advice, check, device_of, disks};
@@ -8,7 +8,8 @@ use std::fs;
 use std::path::Path;
 use tempfile::TempDir;
 
-/// Files of a host that is set as storage and metadata should be, and a wrong value for each.
+/// Files with the recommended values for storage and metadata, and with a wrong value for each
+/// file.
 const FILES: &[(&str, &str, &str)] = &[
     (
         "/sys/kernel/mm/transparent_hugepage/enabled",
@@ -65,7 +66,7 @@ struct Host {
 }
 
 impl Host {
-    /// Makes a host, with good values or with wrong ones.
+    /// Creates a host, with recommended values or with wrong values.
     fn new(is_good: bool) -> Self {
         let directory = tempfile::tempdir().expect("a directory");
         let host = Self { tree: Tree::new(directory.path()), directory };
@@ -94,14 +95,14 @@ impl Host {
         self.check().into_iter().filter(|it| !it.passes).collect()
     }
 
-    /// Changes everything, also at a risk.
+    /// Applies all rules, including rules with a risk.
     fn apply_all(&self) -> skep_tune::changes::Outcome {
         let findings = self.failing();
         let all: Vec<String> = findings.iter().map(|it| it.rule.clone()).collect();
         apply(&self.tree, &planned(&findings, &all)).expect("applied")
     }
 
-    /// All files with their contents.
+    /// Returns all files with their contents.
     fn snapshot(&self) -> BTreeMap<String, String> {
         fn walk(directory: &Path, found: &mut BTreeMap<String, String>) {
             for entry in fs::read_dir(directory).expect("a directory").flatten() {
@@ -120,7 +121,8 @@ impl Host {
         found
     }
 
-    /// Sets values as a boot does: first the kernel's own, then the values of the files in `/etc`.
+    /// Sets values as a boot does: first the kernel's own values, then the values of the files in
+    /// `/etc`.
     fn reboot(&self) {
         for (path, _, wrong) in FILES {
             self.put(path, wrong);
@@ -199,7 +201,7 @@ fn metadata_hosts_have_their_own_values() {
 }
 
 #[test]
-fn mount_options_are_reported_with_the_missing_ones() {
+fn missing_and_wrong_mount_options_are_reported() {
     let host = Host::new(true);
     let mounts = "/dev/sda1 /data xfs rw,nobarrier,logbufs=8,logbsize=32k,inode32 0 0\n";
     host.put("/proc/mounts", mounts);
@@ -266,7 +268,7 @@ fn undo_restores_every_file_exactly() {
 }
 
 #[test]
-fn values_survive_a_reboot_and_undo_after_it_is_exact() {
+fn values_survive_a_reboot_and_can_be_undone_after_it() {
     let host = Host::new(false);
     let before = host.snapshot();
     host.apply_all();
@@ -277,7 +279,7 @@ fn values_survive_a_reboot_and_undo_after_it_is_exact() {
 }
 
 #[test]
-fn second_apply_keeps_the_original_values_for_undo() {
+fn second_apply_preserves_the_original_values_for_undo() {
     let host = Host::new(false);
     let before = host.snapshot();
     host.apply_all();
@@ -307,7 +309,7 @@ fn undo_after_a_crash_of_apply_restores_everything() {
 fn value_refused_by_the_kernel_changes_no_other_value() {
     let host = Host::new(false);
     let findings = host.failing();
-    // The file disappears between check and apply, like that of a device that is removed.
+    // The file disappears between check and apply, like the file of a device that is removed.
     let path = host.tree.real("/sys/block/sda/queue/nr_requests");
     fs::remove_file(&path).expect("removed");
     let outcome = apply(&host.tree, &planned(&findings, &[])).expect("applied");
