@@ -1,7 +1,7 @@
 //! The figures of the host from `/proc`: load, CPUs, memory, disks as `iostat -x` shows them, and
 //! network interfaces.
 //!
-//! The parsers are functions of the text of a file. A line that they cannot parse is skipped:
+//! The parsers are functions of the text of a file. A line that they cannot parse is skipped, since
 //! kernels add fields and lines over time.
 
 use skep_metrics::{Definition, Labels, Snapshot, Source, catalog};
@@ -102,7 +102,7 @@ fn collect_disks(snapshot: &mut Snapshot, diskstats: &str) {
         let mut fields = line.split_whitespace().skip(2);
         let Some(name) = fields.next().filter(|name| is_disk(name)) else { continue };
         let numbers: Vec<u64> = fields.map_while(|field| field.parse().ok()).collect();
-        // A disk without a request since the boot is of no interest.
+        // A disk without a request since the boot is left out.
         let is_used = numbers.len() >= 11 && numbers[0] + numbers[4] > 0;
         if !is_used || shown == MAX_DEVICES {
             continue;

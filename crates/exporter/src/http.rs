@@ -1,12 +1,12 @@
 //! A small HTTP server that answers `GET /metrics` with the figures of the process.
 //!
 //! It runs on the event loop of a thread that serves no requests of clients. It uses the parser of
-//! request heads that `hyper` uses, and supports just what readers of metrics need: requests
-//! without a body, several requests on one connection. A server library would bring a second event
-//! loop, since the libraries build on the reactor of one async runtime.
+//! request heads that `hyper` uses, and supports only the features that readers of metrics need:
+//! requests without a body, several requests on one connection. A server library would bring a
+//! second event loop, since the libraries build on the reactor of one async runtime.
 //!
 //! Everything is bounded: the number of connections, the length and time of a request, the time to
-//! receive a reply. A request can change nothing.
+//! receive a reply. No request can change any state.
 
 use skep_env::local::Semaphore;
 use skep_env::{Buf, MessagePart, TcpListener, TcpStream};
@@ -76,7 +76,7 @@ pub struct Request {
     pub authorization: String,
     /// Whether the client wants the connection to end after the reply.
     pub is_last: bool,
-    /// Bytes of the head. The next request begins behind it.
+    /// Length of the head in bytes. The next request begins after the head.
     pub head_bytes: usize,
 }
 
@@ -141,7 +141,7 @@ async fn next_request(
     }
 }
 
-/// Parses the head of a request. `None` means that it is not complete.
+/// Parses the head of a request. `None` means that the head is not complete.
 fn parse(received: &[u8]) -> Result<Option<Request>, String> {
     let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut head = httparse::Request::new(&mut headers);

@@ -1,10 +1,10 @@
-//! Shows the figures of a process to others: as an HTTP page for Prometheus and its relatives
-//! ([`http`]), and as a message for `skep stats` ([`message`]). Shows the records of single
-//! operations ([`traces`]). Also reads the figures of the host
-//! and of the process from `/proc` ([`host`], [`process`]).
+//! Shows the figures of a process to other programs: as an HTTP page for Prometheus and its
+//! relatives ([`http`]), and as a message for `skep stats` ([`message`]). Shows the records of
+//! single operations ([`traces`]). Also reads the figures of the host and of the process from
+//! `/proc` ([`host`], [`process`]).
 //!
-//! Does not own the counting (`skep-metrics`), nor the address of the page (a setting of each
-//! service, an option of the mount).
+//! The crate does not own the counting (`skep-metrics`) or the address of the page (a setting of
+//! each service, an option of the mount).
 
 pub mod host;
 pub mod http;

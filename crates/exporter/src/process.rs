@@ -24,7 +24,7 @@ impl Source for ProcessFigures {
             }
         }
         if let Ok(open) = std::fs::read_dir("/proc/self/fd") {
-            // One of them is the descriptor of this listing.
+            // One of the entries is the descriptor of this listing.
             let count = open.count().saturating_sub(1) as u64;
             snapshot.count(&PROCESS_FDS, Vec::new(), count);
         }

@@ -1,7 +1,7 @@
 //! The messages about records of single operations: [`ListTraces`] returns the records of this
 //! process, and [`ReportTraces`] brings the records of mounts to management.
 //!
-//! Does not own the rings of the process (`skep_metrics::TraceStore`).
+//! The module does not own the rings of the process (`skep_metrics::TraceStore`).
 
 use skep_metrics::{KeptOperation, Reason, TraceStore};
 use skep_types::{InodeId, NodeId, TargetId};
@@ -12,9 +12,10 @@ use skep_wire::traces::{ListTraces, ReportTraces, StageTimes, TraceCall, TraceLi
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Maximum number of records of mounts that management keeps.
+/// Maximum number of records of mounts that management stores.
 const MAX_REPORTED: usize = 4096;
-/// Maximum number of requests in all these records. Bounds the memory to about 3 MB.
+/// Maximum number of requests in all records of mounts. This bounds the memory of the records to
+/// about 3 MB.
 const MAX_REPORTED_CALLS: usize = 64 << 10;
 
 /// The moment of a reply, by two clocks of the host.
@@ -27,7 +28,7 @@ pub struct Moment {
 }
 
 impl Moment {
-    /// Returns the present moment.
+    /// Returns the current moment.
     pub fn read() -> Self {
         let wall = skep_env::wall_time();
         let seconds = u64::try_from(wall.seconds).unwrap_or(0);
@@ -93,8 +94,8 @@ pub struct ReportedTraces {
 }
 
 impl ReportedTraces {
-    /// Adds the records of a report from the client `client`, and drops the oldest ones above the
-    /// limits. `store` numbers them.
+    /// Adds the records of a report from the client `client`, and drops the oldest records above
+    /// the limits. `store` numbers the records.
     pub fn add(&mut self, client: NodeId, report: ReportTraces, store: &TraceStore) {
         for mut record in report.records {
             record.client = client;
@@ -135,7 +136,8 @@ pub fn list(
     });
     records.extend(of_mounts.cloned());
     records.sort_by_key(|(number, _)| *number);
-    // Behind the end of an incomplete page of own records, records of mounts wait too.
+    // If more own records follow than fit into this page, later records of mounts belong to the
+    // next page, too.
     records.retain(|(number, _)| *number <= next);
     if records.len() > limit {
         records.truncate(limit);
@@ -175,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn list_has_own_records_and_those_of_mounts_in_pages() {
+    fn list_has_own_records_and_records_of_mounts_in_pages() {
         let registry = Registry::new();
         let labels = vec![("target", "7".to_owned())];
         let name = |_| Some("read_chunk".to_owned());

@@ -4,7 +4,7 @@ use super::*;
 use skep_metrics::catalog;
 use std::io::{Read, Write};
 
-/// Runs `client` in a thread of its own against a server with one counter.
+/// Runs `client` in a separate thread against a server with a gauge and a histogram.
 fn with_server<T: Send + 'static>(
     client: impl FnOnce(std::net::SocketAddr) -> T + Send + 'static,
 ) -> T {
@@ -92,7 +92,7 @@ fn invalid_requests_are_refused_and_the_server_continues() {
             &long,
         ];
         let mut replies: Vec<_> = wrong.iter().map(|request| exchange(address, request)).collect();
-        // Connections that send nothing must not keep others out.
+        // Connections that send nothing must not block other connections.
         let _idle: Vec<_> =
             (0..8).map(|_| std::net::TcpStream::connect(address).unwrap()).collect();
         replies.push(exchange(address, b"GET /metrics HTTP/1.0\r\n\r\n"));
