@@ -1,6 +1,6 @@
-//! Bounded tables of facts about inodes: the versions that the kernel caches, the attributes last
-//! seen, the attributes of directories after own changes, and the absence of extended attributes.
-//! No I/O.
+//! Tables of limited size about inodes: the versions that the kernel caches, the attributes that
+//! the mount saw last, the attributes of directories after own changes, and missing extended
+//! attributes. No I/O.
 
 pub(crate) mod directory_changes;
 pub(crate) mod recent;

@@ -1,5 +1,5 @@
-//! The client of one thread: its connections, and its range of slots in each session. The
-//! operations are in the modules named after them.
+//! The client of one thread, with its connections and its range of slots in each session. Other
+//! modules contain the operations of the client.
 
 use crate::files::closing_files::DeferredCloses;
 use crate::limits::MAX_PIECES;
@@ -76,7 +76,8 @@ impl Client {
 }
 
 impl Worker {
-    /// Returns a trace id for the next request, unique in the cluster: node, worker, count.
+    /// Returns a trace id for the next request. The id contains the node, the worker and a count,
+    /// so it is unique in the cluster.
     pub(crate) fn next_trace(&self) -> u128 {
         let count = self.operations.get() + 1;
         self.operations.set(count);

@@ -1,5 +1,5 @@
-//! The bytes of files: reading, writing, allocating and copying them. Metadata stores the first
-//! bytes of a file, storage targets the rest.
+//! The bytes of files: reading, writing, allocating and copying them. Metadata targets store the
+//! first bytes of a file, and storage targets store the rest.
 
 pub(crate) mod allocate;
 pub(crate) mod chunk_stats;

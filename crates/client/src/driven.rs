@@ -1,8 +1,8 @@
-//! Operations that run to completion even if their caller drops the future.
+//! Runs operations to completion even if the caller drops the future.
 //!
-//! A modifying request occupies its slot until its reply arrives, and a write must not arrive after
-//! the truncation that waited for it. So if the caller is interrupted and drops the future, the
-//! operation continues as a task of its own.
+//! A request that changes something occupies its slot until its reply arrives, and a write must not
+//! arrive after the truncation that waited for the write. So if the caller is interrupted and drops
+//! the future, the operation continues as a task of its own.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -19,8 +19,8 @@ where
     Driven { future: Some(Box::pin(future)), orphan: Some(orphan), grace: None, is_started: false }
 }
 
-/// Like [`drive`], but cancels `future` if it has not completed within `grace` after the returned
-/// future was dropped.
+/// Like [`drive`], but if the returned future is dropped, cancels `future` unless it completes
+/// within `grace`.
 pub(crate) fn drive_for<F: Future + 'static>(
     grace: Duration,
     future: F,
@@ -57,8 +57,8 @@ impl<F: Future + 'static, O: FnOnce(F::Output) + 'static> Future for Driven<F, O
 impl<F: Future + 'static, O: FnOnce(F::Output) + 'static> Drop for Driven<F, O> {
     fn drop(&mut self) {
         let (Some(future), Some(orphan)) = (self.future.take(), self.orphan.take()) else { return };
-        // A future that was never polled has sent no request. When the thread's event loop has
-        // ended, no task can run; the server cleans up when the session's lease runs out.
+        // A future that was never polled has sent no request. After the thread's event loop has
+        // ended, no task can run; the server then cleans up when the lease of the session runs out.
         if !self.is_started || !skep_env::is_running() {
             return;
         }
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn dropped_operation_continues_and_its_result_is_released() {
+    fn dropped_operation_continues_and_passes_on_its_result() {
         skep_env::block_on(async {
             let (done, orphaned) = (Rc::new(Cell::new(false)), Rc::new(Cell::new(0)));
             let note = Rc::clone(&orphaned);

@@ -1,5 +1,5 @@
-//! The operations of a file system as one trait, the sum of the traits next to each operation.
-//! Tests can mount an implementation other than [`crate::Client`], such as one in memory.
+//! All operations of a file system as one trait, which combines the traits of the other modules.
+//! Tests can mount another implementation than [`crate::Client`], such as one in memory.
 
 use crate::attributes::pattern::Patterns;
 use crate::attributes::queries::Queries;
@@ -19,9 +19,9 @@ use crate::names::entries::Names;
 /// One worker's access to a file system. Cheap to clone. A clone must stay on the thread of the
 /// original.
 ///
-/// Calls that only read, and calls that change the bytes of a file, are cancel-safe: the caller may
-/// drop their futures at any await. The caller must run all other calls to completion, even if the
-/// program that made the call was killed.
+/// The caller may drop the futures of calls that only read, and of calls that change the bytes of a
+/// file, at any await. The caller must run all other calls to completion, even if the program that
+/// made the call was killed.
 pub trait FileSystem:
     Clone
     + Names

@@ -1,5 +1,5 @@
-//! Open files: opening, closing, reporting and syncing them, and the tables of handles and inodes.
-//! The bytes of files are in `data`.
+//! Opens, closes and syncs files, and reports their writes to metadata. Also contains the tables of
+//! handles and inodes. `data` reads and writes the bytes of files.
 
 pub(crate) mod close;
 pub(crate) mod closing_files;

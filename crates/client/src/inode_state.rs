@@ -1,12 +1,12 @@
 //! The state of one inode that this mount has open or has written to. All handles on all threads
 //! share it. Pure: times are arguments.
 //!
-//! - `size`: the size of the file, and the part of it that is not reported to metadata yet.
+//! - `size`: the size of the file, and the writes that this mount has not reported to metadata yet.
 //! - `unsynced`: acknowledged writes that may not be durable yet.
 //! - `opens`: the handles of the file.
-//! - `kernel_view`: the kernel's view of the file.
+//! - `kernel_view`: the attributes and pages of the file that the kernel has cached.
 //! - `times_report`: the report of the file's times after an `fsync`.
-//! - `sync_order`: the work of a sync of the file.
+//! - `sync_order`: the steps of a sync of the file, and their order.
 //! - `guards`, `guard_count`, `append_parts`: operations in progress.
 
 mod append_parts;
@@ -39,7 +39,7 @@ struct Parts {
     settled: sync_order::Settled,
     guards: guard_count::GuardCount,
     appends: append_parts::AppendParts,
-    /// The inode is in the queue of closed inodes with unsynced writes.
+    /// Whether the inode is in the queue of closed inodes with unsynced writes.
     is_queued: bool,
     times: times_report::TimesReport,
 }
@@ -48,8 +48,8 @@ struct Parts {
 #[derive(Debug)]
 pub(crate) struct InodeState {
     pub(crate) id: InodeId,
-    /// The mutex protects only the parts. It is the innermost lock, and no task awaits anything
-    /// while it holds the lock.
+    /// The mutex protects only the parts. No task takes another lock or awaits while it holds this
+    /// mutex.
     parts: Mutex<Parts>,
 }
 
@@ -64,7 +64,7 @@ impl InodeState {
 
     // ---- the size
 
-    /// Records attributes from metadata, unless newer ones were recorded before.
+    /// Records attributes from metadata, unless newer attributes are already recorded.
     pub(crate) fn observe(&self, attributes: &Attributes, now: Duration) {
         self.with(|parts| parts.size.observe(attributes, now));
     }
@@ -75,7 +75,7 @@ impl InodeState {
         self.with(|parts| parts.size.size())
     }
 
-    /// Returns the size of the file and the truncate generation to which it belongs.
+    /// Returns the size of the file, and the truncate generation in which the file has this size.
     pub(crate) fn end(&self) -> FileEnd {
         self.with(|parts| parts.size.end())
     }
@@ -131,7 +131,7 @@ impl InodeState {
     // ---- unsynced writes
 
     /// Records the chunk files that storage has truncated for a truncation of this mount. The next
-    /// sync covers them.
+    /// sync includes these chunk files.
     pub(crate) fn chunks_truncated(&self, truncated: &[TruncatedChunk]) {
         self.with(|parts| {
             for chunk in truncated {
@@ -152,8 +152,9 @@ impl InodeState {
         self.with(|parts| parts.unsynced.chunk_synced(synced, incarnation));
     }
 
-    /// Records that a sync found a chunk file on the device of its target. The sync began in this
-    /// truncate generation of the file: a truncation since may have removed the chunk file.
+    /// Records that a sync found a chunk file on the device of its target. `generation` is the
+    /// truncate generation of the file when the sync began: a later truncation may have removed the
+    /// chunk file.
     pub(crate) fn chunk_exists(&self, key: ChunkFileKey, generation: u64) {
         self.with(|parts| {
             if generation == parts.size.end().truncate_generation {
@@ -177,8 +178,8 @@ impl InodeState {
         });
     }
 
-    /// Returns whether a chunk file was synced since the last truncation of the file. If storage
-    /// does not have it then, it is lost.
+    /// Returns whether a chunk file was synced since the last truncation of the file. If such a
+    /// chunk file does not exist, it is lost.
     pub(crate) fn was_synced(&self, key: &ChunkFileKey) -> bool {
         self.with(|parts| {
             let generation = parts.size.end().truncate_generation;
@@ -203,8 +204,8 @@ impl InodeState {
         self.with(|parts| parts.unsynced.losses())
     }
 
-    /// Returns the work of a sync of the file now, and the changes that the sync covers.
-    /// `of_mount` is the number of changes to names of any file that this mount has made.
+    /// Returns the steps of a sync of the file that begins now, and the changes that the sync makes
+    /// durable. `of_mount` is the number of changes of this mount to names of any file.
     pub(crate) fn sync_order(&self, of_mount: u64) -> (SyncOrder, ChangeCount) {
         self.with(|parts| {
             let changes = parts.settled.changes(of_mount);
@@ -212,13 +213,13 @@ impl InodeState {
         })
     }
 
-    /// Counts a change of this mount to a name or to attributes of the file. Called when metadata
-    /// has acknowledged the change, before the operation returns.
+    /// Counts a change of this mount to a name or to attributes of the file. The client calls this
+    /// function after metadata has acknowledged the change, and before the operation returns.
     pub(crate) fn count_change(&self) {
         self.with(|parts| parts.settled.count_change());
     }
 
-    /// Records that metadata has synced all names and attributes up to these changes.
+    /// Records that metadata has synced all these changes.
     pub(crate) fn note_settled(&self, changes: ChangeCount) {
         self.with(|parts| parts.settled.note(changes));
     }
@@ -228,7 +229,7 @@ impl InodeState {
         self.with(|parts| parts.size.last_write())
     }
 
-    /// Plans a report of the file's times. Returns `false` if one is planned already.
+    /// Plans a report of the file's times. Returns `false` if a report is planned already.
     pub(crate) fn plan_times_report(&self) -> bool {
         self.with(|parts| parts.times.plan())
     }
@@ -239,14 +240,14 @@ impl InodeState {
         self.with(|parts| parts.times.begin()).then(|| TimesReportGuard(Arc::clone(self)))
     }
 
-    /// Begins a change of the times, or a close: no planned report begins until the guard is
-    /// dropped. The caller waits while [`Self::is_reporting_times`].
+    /// Begins a change of the times, or a close. No planned report begins until the caller drops
+    /// the guard. The caller must wait until [`Self::is_reporting_times`] returns `false`.
     pub(crate) fn change_times(self: &Arc<Self>) -> TimesChangeGuard {
         self.with(|parts| parts.times.begin_change());
         TimesChangeGuard(Arc::clone(self))
     }
 
-    /// Returns whether a planned report of the times is under way.
+    /// Returns whether a planned report of the times is in progress.
     pub(crate) fn is_reporting_times(&self) -> bool {
         self.with(|parts| parts.times.is_sending())
     }
@@ -298,8 +299,8 @@ impl InodeState {
         self.with(|parts| parts.handles.is_being_closed())
     }
 
-    /// Records that other clients share the file. Valid until the last handle of this mount is
-    /// closed.
+    /// Records that other clients share the file, until this mount closes its last handle of the
+    /// file.
     pub(crate) fn set_shared(&self) {
         self.with(|parts| parts.handles.set_shared());
     }
@@ -320,7 +321,7 @@ impl InodeState {
         self.with(|parts| parts.handles.is_locked())
     }
 
-    /// Records that the caller may cache bytes of the file, as the kernel's page cache does.
+    /// Records that the caller may cache bytes of the file, for example in the kernel's page cache.
     pub(crate) fn set_cached(&self) {
         self.with(|parts| parts.handles.set_cached());
     }
@@ -346,9 +347,10 @@ impl InodeState {
         self.with(|parts| parts.kernel.must_compare());
     }
 
-    /// Returns the attributes that the kernel has seen last, with the present size, if the kernel's
-    /// pages are valid although this mount has written to the file. Metadata notifies this mount
-    /// before another client changes the file, since this mount has it open for writing.
+    /// Returns the attributes that this mount last sent to the kernel, with the present size, if
+    /// the kernel's pages are valid although this mount has written to the file. The pages are
+    /// valid only while this mount has the file open for writing: metadata then notifies this mount
+    /// before another client changes the file.
     pub(crate) fn for_reading(&self) -> Option<Attributes> {
         self.with(|parts| {
             let is_alone = parts.handles.has_writers() && !parts.handles.is_shared();

@@ -6,8 +6,8 @@
 //! `docs/semantics.md` lists the guarantees for applications.
 //!
 //! # Where requests are retried
-//! The router of `skep-rpc` repeats a request when its connection is lost. The client retries only
-//! in cases that the router cannot decide:
+//! The router of `skep-rpc` repeats a request if its connection is lost. The client repeats
+//! requests only in other cases:
 //! - `session::request` and `session::renewal` send a request again in a new session after the old
 //!   session was lost. `files::sync` does the same, once, for the sync of a whole group.
 //! - `data::read`, `data::write` and `data::inline` send a request once more if a checksum does not

@@ -2,32 +2,34 @@
 
 use std::time::Duration;
 
-/// Maximum number of modifying requests that one thread has in flight at one metadata group;
+/// Maximum number of requests for changes that one thread has in flight at one metadata group;
 /// further requests wait. Larger than a thread's share of the kernel's request queue.
 pub(crate) const SLOTS_PER_WORKER: u32 = 64;
-/// Maximum number of chunk pieces that one thread has in flight. Bounds the buffers of the thread
-/// and of the servers.
+/// Maximum number of chunk pieces that one thread has in flight. Limits the memory for buffers of
+/// the thread and of the servers.
 pub(crate) const MAX_PIECES: usize = 128;
 /// Maximum length of the piece in one message; a multiple of the granule. Small enough that the
-/// pieces of a large range are transferred in parallel, large enough that the cost of a message is
+/// pieces of a large range are transferred in parallel. Large enough that the cost of a message is
 /// negligible.
 pub(crate) const MAX_PIECE_BYTES: u64 = 1 << 20;
 /// Maximum number of bytes that one copy request copies; the caller sends another request for the
-/// rest. Large enough that the cost of a request is negligible, small enough that a killed program
+/// rest. Large enough that the cost of a request is negligible. Small enough that a killed program
 /// ends soon.
 pub(crate) const MAX_COPIED_BYTES: u64 = 64 << 20;
 /// Maximum number of open handles of a mount. A program that leaks handles gets an error before the
 /// host runs out of memory.
 pub(crate) const MAX_HANDLES: usize = 1 << 20;
-/// Maximum number of closed inodes with unsynced writes. A close beyond this limit syncs the oldest
-/// of these inodes. About 300 bytes each.
+/// Maximum number of closed inodes with unsynced writes. A close beyond this limit syncs the inode
+/// that was closed first. Each inode takes about 300 bytes.
 pub(crate) const MAX_CLOSED_UNSYNCED: usize = 1 << 16;
-/// Maximum number of inodes whose cached version the mount remembers. 16 bytes each.
+/// Maximum number of inodes whose cached version the mount records. Each inode takes 16 bytes.
 pub(crate) const MAX_REMEMBERED_VERSIONS: usize = 1 << 18;
-/// Maximum number of directories and special files whose attributes the mount remembers. The
-/// attributes are needed if a program still has a removed directory or file open. 140 bytes each.
+/// Maximum number of directories and special files whose attributes the mount records. The mount
+/// needs the attributes if a program still has a removed directory or file open. Each inode takes
+/// 140 bytes.
 pub(crate) const MAX_REMEMBERED_SPECIAL: usize = 1 << 14;
-/// Maximum number of inodes in the table of inodes without extended attributes. 32 bytes each.
+/// Maximum number of inodes in the table of inodes without extended attributes. Each inode takes 32
+/// bytes.
 pub(crate) const MAX_REMEMBERED_XATTR_ABSENCE: usize = 1 << 16;
 /// For this time after a program sets an extended attribute, the mount treats received attributes
 /// of the inode as possibly older than the change. Few replies take longer than this.
@@ -35,17 +37,17 @@ pub(crate) const LATE_ATTRIBUTES: Duration = Duration::from_secs(1);
 /// Number of parts of each shared table. Each part has its own mutex, so that threads seldom
 /// contend.
 pub(crate) const TABLE_PARTS: usize = 64;
-/// Maximum number of handles that are reopened in parallel after a session was lost.
+/// Maximum number of handles that the mount opens again in parallel after a session was lost.
 pub(crate) const REOPENS_AT_ONCE: usize = 16;
 
 /// Maximum number of inodes that `syncfs` syncs in parallel.
 pub(crate) const INODES_AT_ONCE: usize = 32;
 
-/// Maximum age of a cached file size when a read reaches beyond the end of the file. An older size
-/// is requested again.
+/// Maximum age of a cached file size when a read reaches beyond the end of the file. The client
+/// requests an older size again.
 pub(crate) const SIZE_TRUSTED_FOR: Duration = Duration::from_secs(1);
-/// How long a starting mount waits for the attributes of the root. After that time it serves
-/// requests without them.
+/// How long a starting mount waits for the attributes of the root. After that time, the mount
+/// serves requests without these attributes.
 pub(crate) const FIRST_LOOK_PATIENCE: Duration = Duration::from_secs(10);
 /// How long the mount waits for metadata when a program reads the root's attributes. After that
 /// time it returns the attributes that it saw last.
@@ -53,10 +55,10 @@ pub(crate) const ROOT_PATIENCE: Duration = Duration::from_secs(1);
 /// How long a program waits for a lock before the mount searches for a deadlock cycle over several
 /// metadata targets. Few waits last longer.
 pub(crate) const DEADLOCK_SEARCH_AFTER: Duration = Duration::from_secs(1);
-/// Maximum duration of a search for a deadlock cycle. A longer search is cancelled and repeated
-/// later.
+/// Maximum duration of a search for a deadlock cycle. The client cancels a longer search, and
+/// repeats it later.
 pub(crate) const DEADLOCK_SEARCH_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long other waiters of the mount use the result of a search for a deadlock cycle.
+/// Time for which other waiters of the mount use the result of a search for a deadlock cycle.
 pub(crate) const DEADLOCK_SEARCH_MAX_AGE: Duration = Duration::from_secs(3);
 /// Approximate maximum number of lock waits that a search for a deadlock cycle reads.
 pub(crate) const MAX_DEADLOCK_WAITS: usize = 100_000;
@@ -64,11 +66,11 @@ pub(crate) const MAX_DEADLOCK_WAITS: usize = 100_000;
 /// session. Threads cannot wake each other here, and such waits are rare.
 pub(crate) const CONTENTION_PAUSE: Duration = Duration::from_millis(1);
 /// How long a deferred close waits, so that it can be sent with other closes in one message. Short
-/// enough that the space of a file that was unlinked while open seems to become free at once.
+/// enough that users do not notice the delay until the space of a removed file is free.
 pub(crate) const CLOSE_DELAY: Duration = Duration::from_millis(5);
 /// Time from an `fsync` to the report of the times to metadata, if nothing else has changed.
-/// Shorter than the time for which other mounts cache attributes, long enough that a database that
-/// syncs all the time costs metadata little.
+/// Shorter than the time for which other mounts cache attributes. Long enough that a database with
+/// many syncs causes few requests to metadata.
 pub(crate) const TIMES_DELAY: Duration = Duration::from_millis(100);
 /// How long setting a stripe pattern waits until metadata has acknowledged the deferred closes of
 /// the file.
@@ -76,14 +78,15 @@ pub(crate) const DEFERRED_CLOSE_WAIT: Duration = Duration::from_secs(1);
 /// Time limit for a close that the kernel or this mount has not sent yet, while the client sets a
 /// stripe pattern or handles a sharing notification. Several times [`CLOSE_DELAY`].
 pub(crate) const KERNEL_CLOSE_WAIT: Duration = Duration::from_millis(50);
-/// Maximum number of notifications that are recorded for opens in flight. If more arrive during an
-/// open, the mount treats its file as shared. 16 bytes each.
+/// Maximum number of notifications that the mount records for opens in flight. If more
+/// notifications arrive during an open, the mount treats its file as shared. Each record takes 16
+/// bytes.
 pub(crate) const MAX_NOTED_NOTIFICATIONS: usize = 4096;
-/// Maximum number of times that a client compares its opens with the target's after a new start of
-/// the target. It stops when no open is missing.
+/// Maximum number of times that a client compares its opens with the opens of a target after a new
+/// start of the target. The client stops when no open is missing.
 pub(crate) const OPEN_COMPARISONS: usize = 4;
-/// How long a write continues after its caller was killed. Servers that reply have finished the
-/// write by then. If a server is down, the killed program must be able to end.
+/// How long a write continues after its caller was killed. In this time, servers that reply
+/// complete the write. If a server is down, the killed program must be able to end.
 pub(crate) const WRITE_GRACE: Duration = Duration::from_secs(1);
 /// Pause between two checks whether all storage targets have reported their capacity to management.
 pub(crate) const CAPACITY_POLL: Duration = Duration::from_millis(20);

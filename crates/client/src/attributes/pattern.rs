@@ -1,5 +1,5 @@
-//! Stripe patterns as text, which programs read and set through a mount as the extended attribute
-//! `user.skep.pattern`.
+//! Stripe patterns as text. Programs read and set this text through a mount as the extended
+//! attribute `user.skep.pattern`.
 
 use crate::client::Client;
 use crate::limits::{CLOSE_DELAY, DEFERRED_CLOSE_WAIT, KERNEL_CLOSE_WAIT};
@@ -15,8 +15,8 @@ use std::sync::Arc;
 
 /// Reads and sets the stripe patterns of files and directories, as text.
 pub trait Patterns {
-    /// Returns the stripe pattern of a file with its groups, or the pattern that new entries
-    /// inherit from a directory, in the format of [`pattern_text`].
+    /// Returns the stripe pattern of a file with its groups, or the pattern that new entries of a
+    /// directory inherit. The text has the format of [`pattern_text`].
     ///
     /// # Errors
     /// Returns `NoAttribute` if a directory has no pattern of its own, or if the inode is of a kind
@@ -30,8 +30,8 @@ pub trait Patterns {
     /// Returns `NoAttribute` if the inode is not a regular file.
     fn pattern_map(&self, inode: InodeId) -> impl Future<Output = Result<Vec<u8>>>;
 
-    /// Returns the encoded [`EntryInfo`] of an inode. `skep entry info` reads it through the
-    /// mount, so that its user needs no token.
+    /// Returns the encoded [`EntryInfo`] of an inode. `skep entry info` reads this record through
+    /// the mount, so that users of the command need no token.
     ///
     /// # Errors
     /// Returns `NotFound` if the inode does not exist.
@@ -47,9 +47,9 @@ pub trait Patterns {
     /// - `NotFound` if the text names a target that the cluster does not have.
     fn read_pattern(&self, text: &[u8]) -> Result<PatternRequest>;
 
-    /// Sets the pattern that new entries inherit from a directory, or the pattern of a file that
-    /// was never written. `None` for `text` restores the default of the cluster. `uid` is the user
-    /// of the calling program.
+    /// Sets the pattern that new entries of a directory inherit, or the pattern of a file that was
+    /// never written. `None` for `text` restores the default of the cluster. `uid` is the user of
+    /// the calling program.
     ///
     /// # Errors
     /// - The errors of [`Self::read_pattern`].
@@ -145,9 +145,10 @@ impl Client {
         )
     }
 
-    /// Waits until metadata has acknowledged all closes of a file by this mount, since for the
-    /// program the file is closed already. If the file is still open on this mount, waits for a
-    /// shorter time: `close(2)` returns before the kernel has sent the release to this mount.
+    /// Waits until metadata has acknowledged all closes of a file by this mount: `close(2)` returns
+    /// to the program before that. If the file is still open on this mount, waits for a shorter
+    /// time, since the kernel may send the release to this mount only after `close(2)` has
+    /// returned.
     async fn closes_acknowledged(&self, inode: InodeId) {
         let started = skep_env::now();
         loop {

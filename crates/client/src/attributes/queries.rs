@@ -1,5 +1,5 @@
-//! Queries of administration tools through a mount, for users without the cluster's token: the
-//! clients that use a file, and the directories above an inode.
+//! Answers queries that administration tools send through a mount, for users without the cluster's
+//! token. The queries return the clients that use a file, and the directories above an inode.
 //!
 //! Before each query, the kernel checks that the user may read the file or directory. Does not own
 //! the names of the extended attributes that return the results (`skep_fuse`).
@@ -17,8 +17,8 @@ use std::time::Duration;
 const MAX_ANSWER_BYTES: usize = 60_000;
 /// Maximum number of directories above an inode.
 const MAX_DEPTH: usize = 4096;
-/// Time limit for the names of the clients' hosts. An answer without them is still useful while
-/// management is unreachable.
+/// Time limit for the names of the clients' hosts. An answer without these names is still useful
+/// while management is unreachable.
 const HOSTS_PATIENCE: Duration = Duration::from_secs(2);
 
 record! {
@@ -36,8 +36,8 @@ record! {
 
 /// Queries about files and directories.
 pub trait Queries {
-    /// Returns an encoded page of [`FileUsers`] of a regular file, behind a position that the
-    /// previous page contains. Zeros begin at the first page.
+    /// Returns the encoded page of [`FileUsers`] of a regular file that begins after the position
+    /// `after`. The previous page contains this position; zeros request the first page.
     ///
     /// # Errors
     /// Returns the errors of a request to metadata.
@@ -47,8 +47,9 @@ pub trait Queries {
         after: (SessionId, InodeId),
     ) -> impl Future<Output = Result<Vec<u8>>>;
 
-    /// Returns the encoded ids of the directories above an inode, up to the root. Only ids: a
-    /// program needs the permission to list a directory to find the name of an entry in it.
+    /// Returns the encoded ids of the directories above an inode, up to the root. Does not return
+    /// the names of the directories, since a program needs the permission to list a directory to
+    /// find the names of its entries.
     ///
     /// # Errors
     /// - `NotFound` if the inode does not exist or has no name.
@@ -88,8 +89,8 @@ impl Queries for Client {
 }
 
 impl Client {
-    /// Returns the hosts and mount points of the clients that use a file, as far as management
-    /// replies in time.
+    /// Returns the hosts and mount points of the clients that use a file. If management does not
+    /// reply in time, some clients are missing.
     async fn clients_of(&self, uses: &[FileUse]) -> BTreeMap<NodeId, ClientEntry> {
         let mut known = BTreeMap::new();
         let management = self.mount().member.management();
@@ -97,7 +98,8 @@ impl Client {
             if known.contains_key(&used.client) || used.client.raw() == 0 {
                 continue;
             }
-            // The reply begins with this client and has many of the following clients.
+            // The reply begins with this client, and contains many of the clients with the next
+            // higher ids.
             let request = ListClients { after: NodeId::new(used.client.raw() - 1) };
             let Ok(page) = management.call(&request, Some(HOSTS_PATIENCE)).await else { break };
             known.extend(page.clients.into_iter().map(|client| (client.node, client)));
@@ -106,7 +108,7 @@ impl Client {
     }
 }
 
-/// Returns as many uses as fit into an answer, at least one, with their clients.
+/// Returns the uses that fit into one answer, but at least one use, and the clients of these uses.
 fn page_of(
     uses: Vec<FileUse>,
     known: &BTreeMap<NodeId, ClientEntry>,

@@ -36,20 +36,22 @@ pub trait InodeAttributes {
     /// Returns the attributes of an inode, including the effect of all writes of this mount, and
     /// its allocated space.
     ///
-    /// A program may still have a removed directory, pipe, socket or device open. For these the
-    /// mount returns the attributes that it saw last, with a link count of zero. For the root the
-    /// mount returns the attributes that it saw last if metadata does not reply soon. Otherwise
-    /// `df`, `umount` and all programs that look at every mount of a host would hang.
+    /// A program may still have a removed directory, pipe, socket or device open. For such an
+    /// inode, the mount returns the attributes that it saw last, with a link count of zero. For the
+    /// root the mount returns the attributes that it saw last if metadata does not reply soon.
+    /// Otherwise `df`, `umount` and all programs that read the attributes of every mount of a host
+    /// would hang.
     ///
     /// # Errors
     /// - `NotFound` or `Stale` if the inode does not exist.
     /// - The errors of storage if the file may have holes.
     fn stat(&self, inode: InodeId) -> impl Future<Output = Result<Stat>>;
 
-    /// Returns attributes with which the kernel keeps its cached pages of a file: the attributes
-    /// that the mount has sent to the kernel before, with the present size. The kernel asks before
-    /// it reads through `handle`. `None` means that the kernel must get the present attributes,
-    /// because the pages may be out of date, or because this mount has not written to the file.
+    /// Returns the attributes that let the kernel keep its cached pages of a file: the attributes
+    /// that the mount has sent to the kernel before, with the present size. The kernel requests
+    /// attributes before it reads through `handle`. `None` means that the kernel must get the
+    /// present attributes, because the pages may be out of date, or because this mount has not
+    /// written to the file.
     fn attributes_for_reading(
         &self,
         _handle: HandleId,
@@ -57,8 +59,8 @@ pub trait InodeAttributes {
         std::future::ready(None)
     }
 
-    /// Returns the attributes that the kernel has seen last of a file, if they differ from the
-    /// present ones only by writes that the kernel's cached pages contain.
+    /// Returns the attributes of a file that the mount last sent to the kernel, if only writes in
+    /// the kernel's cached pages have changed them since.
     fn seen_by_kernel(&self, _inode: InodeId) -> Option<Attributes> {
         None
     }
@@ -74,7 +76,7 @@ pub trait InodeAttributes {
         None
     }
 
-    /// Changes attributes of an inode. Returns all its attributes after the change.
+    /// Changes attributes of an inode. Returns all attributes of the inode after the change.
     ///
     /// # Errors
     /// - `NotFound` if the inode does not exist.
@@ -91,7 +93,8 @@ pub trait InodeAttributes {
     fn check_handle(&self, handle: HandleId) -> Result<()>;
 
     /// Records that the mount sends these attributes to the kernel. Returns whether the kernel may
-    /// cache an out-of-date access control list, because another mount has changed the inode since.
+    /// cache an out-of-date access control list. This is the case if another mount has changed the
+    /// inode since the kernel read the list.
     fn note_shown(&self, attributes: &Attributes) -> bool;
 
     /// Sets the function that makes the kernel drop its cached attributes of a file that becomes
@@ -216,8 +219,8 @@ impl Client {
     }
 
     /// Requests the attributes of the root, so that the mount can return them later while metadata
-    /// does not reply. Gives up after `FIRST_LOOK_PATIENCE`, since a mount may start before
-    /// metadata does.
+    /// does not reply. Gives up after `FIRST_LOOK_PATIENCE`, since the mount may start before the
+    /// metadata targets do.
     pub async fn look_at_root(&self) {
         let result = skep_env::timeout(FIRST_LOOK_PATIENCE, self.attributes(InodeId::ROOT)).await;
         match result {
@@ -236,8 +239,8 @@ impl Client {
         Ok(attributes)
     }
 
-    /// Records attributes from metadata, and raises the size in them to the end of this mount's
-    /// writes.
+    /// Records attributes from metadata. Also raises the size in `attributes` to the end of this
+    /// mount's writes.
     pub(crate) fn note_attributes(&self, attributes: &mut Attributes) {
         self.note_xattrs(attributes);
         self.mount().directory_changes.observe(attributes);
@@ -257,8 +260,8 @@ impl Client {
         how: ModifyOptions,
     ) -> Result<Attributes> {
         let reply = self.modify(change.inode, change, how, |_, _| ()).await;
-        // A late reply to a change of an entry must not bring back the attributes from before this
-        // change of a directory.
+        // If this changes a directory, a late reply to a change of an entry must not restore the
+        // old attributes of the directory.
         if reply.as_ref().map_or(true, |it| it.attributes.kind == FileKind::Directory) {
             self.forget_directories();
         }
@@ -272,7 +275,8 @@ impl Client {
         Ok(attributes)
     }
 
-    /// Blocks new writes of this mount to a file, and waits until no write is in progress.
+    /// Blocks new writes of this mount to a file, and waits until no write of this mount is in
+    /// progress.
     pub(crate) async fn claim_truncation(&self, state: &Arc<InodeState>) -> TruncationClaim {
         let truncating = loop {
             match state.try_truncate() {

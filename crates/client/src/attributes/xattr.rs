@@ -10,8 +10,8 @@ use skep_wire::metadata::{BytesReply, GetXattr, ListXattrs, RemoveXattr, SetXatt
 
 /// Reads and changes the extended attributes of inodes.
 pub trait Xattrs {
-    /// Returns the value of an extended attribute. A removed directory, pipe, socket or device,
-    /// which a program may still have open, has no extended attributes.
+    /// Returns the value of an extended attribute. For a removed directory, pipe, socket or device
+    /// that a program still has open, there are no extended attributes.
     ///
     /// # Errors
     /// - `NoAttribute` if the inode does not have the attribute.
@@ -70,8 +70,9 @@ impl Xattrs for Client {
                 self.mount().xattr_absence.note_missing(inode, name, sent);
                 Err(error)
             }
-            // The kernel requests the access control list before each lookup in a directory.
-            // Without a list, the kernel checks the mode bits.
+            // The inode was removed, but a program may still have it open. The kernel requests the
+            // access control list before each lookup in a directory, and checks the mode bits if
+            // there is no list.
             Err(error)
                 if error.code() == ErrorCode::Stale
                     && self.mount().seen.special(inode).is_some() =>
@@ -128,8 +129,8 @@ impl Client {
         self.mount().xattr_absence.note(attributes, skep_env::now());
     }
 
-    /// Forgets the attributes of directories after own changes: the caller has changed attributes
-    /// of an inode, and the reply does not contain them.
+    /// Makes the mount forget the attributes of directories after its own changes. The caller has
+    /// changed attributes of an inode, and the reply does not contain the new attributes.
     pub(crate) fn forget_directories(&self) {
         let changes = &self.mount().directory_changes;
         changes.forget_all(changes.send(skep_env::now()));

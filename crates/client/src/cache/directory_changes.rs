@@ -2,15 +2,16 @@
 //!
 //! After each change of an entry the kernel drops its cached attributes of the directory (Linux
 //! 6.18), and requests them before the next system call that passes through the directory. Metadata
-//! has sent these attributes with the reply to the change. So the mount answers this request
-//! without metadata. As the kernel may cache the attributes only for a limited time, their age
-//! counts from the moment when the mount sent the change.
+//! has sent these attributes with the reply to the change. So the mount answers this request of the
+//! kernel without asking metadata. The kernel may cache the attributes only for a limited time,
+//! which begins when the mount sends the change.
 //!
 //! # Hazard: replies out of order
-//! Two threads change one directory, and the reply to the earlier change arrives later. Its
-//! attributes lack the other change, so an entry keeps the attributes with the highest version. If
-//! the table is full, it drops entries with their versions. So a reply that took longer than
-//! [`LONGEST_REPLY`] is ignored: within this time the table does not drop an entry.
+//! Two threads change one directory, and the reply to the earlier change arrives later. The
+//! attributes in this reply do not include the other change. So the table keeps the attributes with
+//! the highest version. A full table drops the oldest directories with their versions, but not
+//! sooner than [`LONGEST_REPLY`] after they were recorded. So the table ignores a reply that took
+//! longer than this time.
 //!
 //! # Hazard: removed directories
 //! The reply to a change may arrive after the reply to the removal of the same directory. The reply
@@ -24,15 +25,15 @@ use skep_types::{Attributes, FileKind, InodeId};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Maximum time from sending a change to its reply, if the mount is to use the attributes in the
-/// reply. In this time a mount changes fewer directories than the table holds.
+/// The mount uses the attributes in the reply to a change only if the reply arrives within this
+/// time. In this time a mount changes fewer directories than the table holds.
 const LONGEST_REPLY: Duration = Duration::from_millis(100);
 
 /// The attributes of directories after own changes.
 #[derive(Debug)]
 pub(crate) struct DirectoryChanges {
     recent: Recent<Noted>,
-    /// Raised when the attributes of all directories are forgotten.
+    /// Rises each time the table forgets the attributes of all directories.
     epoch: AtomicU64,
 }
 
@@ -47,7 +48,7 @@ pub(crate) struct SentChange {
 struct Noted {
     /// The highest version of the directory that the mount has seen.
     version: u64,
-    /// The attributes of this version, if an own change led to it.
+    /// The attributes of this version, if a change by this mount led to this version.
     known: Option<(Attributes, SentChange)>,
 }
 
@@ -56,7 +57,7 @@ impl DirectoryChanges {
         Self { recent: Recent::new(MAX_REMEMBERED_SPECIAL), epoch: AtomicU64::new(0) }
     }
 
-    /// Returns the mark of a change that the mount sends now.
+    /// Returns a mark for a change that the mount sends now.
     pub(crate) fn send(&self, now: Duration) -> SentChange {
         SentChange { time: now, epoch: self.epoch.load(Ordering::SeqCst) }
     }
@@ -73,7 +74,8 @@ impl DirectoryChanges {
         });
     }
 
-    /// Records attributes from metadata that are no reply to a change of an entry.
+    /// Records attributes of any inode that metadata has sent, but not in the reply to a change of
+    /// an entry.
     pub(crate) fn observe(&self, attributes: &Attributes) {
         if attributes.kind == FileKind::Directory {
             let version = attributes.change_counter;
@@ -83,8 +85,8 @@ impl DirectoryChanges {
         }
     }
 
-    /// Forgets the attributes of a directory, but not their version. Metadata may have executed a
-    /// change of an entry although its reply is missing or has no attributes.
+    /// Forgets the attributes of a directory, but keeps their version. Metadata may have executed a
+    /// change of an entry although the reply to the change is missing or has no attributes.
     pub(crate) fn forget(&self, directory: InodeId) {
         self.recent.update_if(directory, |noted| {
             let version = noted.version;
@@ -92,9 +94,10 @@ impl DirectoryChanges {
         });
     }
 
-    /// Forgets the attributes of all directories: a change of this mount may have removed one, or
-    /// has changed one in a way that no reply describes. Returns a mark for the reply to this
-    /// change. `None` means that another such change came between.
+    /// Forgets the attributes of all directories: a change of this mount may have removed a
+    /// directory, or has changed a directory in a way that no reply describes. Returns a mark for
+    /// the reply to this change. `None` means that the table has forgotten all directories since
+    /// the mount sent this change.
     pub(crate) fn forget_all(&self, sent: SentChange) -> Option<SentChange> {
         let before = self.epoch.fetch_add(1, Ordering::SeqCst);
         (before == sent.epoch).then_some(SentChange { epoch: before + 1, ..sent })
@@ -134,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn change_without_attributes_in_its_reply_forgets_earlier_ones() {
+    fn reply_without_attributes_makes_earlier_attributes_invalid() {
         let changes = DirectoryChanges::new();
         changes.note(changes.send(NOW), &attributes(5), NOW);
         changes.forget(D);
@@ -146,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn directory_attributes_are_valid_until_their_age_is_reached() {
+    fn directory_attributes_are_valid_until_they_are_too_old() {
         let changes = DirectoryChanges::new();
         assert_eq!(version(&changes, NOW), None);
         changes.note(changes.send(NOW), &attributes(5), NOW + SECOND / 20);
@@ -157,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn late_reply_never_replaces_a_newer_one() {
+    fn late_reply_never_replaces_newer_attributes() {
         let changes = DirectoryChanges::new();
         let (first, second) = (changes.send(NOW), changes.send(NOW));
         changes.note(second, &attributes(6), NOW);
@@ -176,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn removal_forgets_directories_and_replies_on_their_way() {
+    fn removal_makes_known_attributes_and_pending_replies_invalid() {
         let changes = DirectoryChanges::new();
         let (on_its_way, removal) = (changes.send(NOW), changes.send(NOW));
         changes.note(changes.send(NOW), &attributes(5), NOW);

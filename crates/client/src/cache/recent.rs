@@ -1,4 +1,4 @@
-//! A bounded table of values by inode that drops the oldest values.
+//! A table of limited size with a value for each inode. A full table drops its oldest values.
 
 use crate::files::handles::part_of;
 use crate::limits::TABLE_PARTS;
@@ -6,8 +6,7 @@ use skep_types::InodeId;
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
-/// Values for a limited number of inodes. A full table drops the values that were recorded least
-/// recently.
+/// Values for a limited number of inodes. A full table drops the values that were recorded first.
 #[derive(Debug)]
 pub(crate) struct Recent<V> {
     /// Each mutex protects only its part. No thread locks two parts at once.
@@ -24,7 +23,7 @@ struct TablePart<V> {
 }
 
 impl<V: Clone> Recent<V> {
-    /// Creates a table of at most `most` inodes.
+    /// Creates a table for at most `most` inodes.
     pub(crate) fn new(most: usize) -> Self {
         let part = || Mutex::new(TablePart { young: HashMap::new(), old: HashMap::new() });
         Self { parts: (0..TABLE_PARTS).map(|_| part()).collect(), most: most / TABLE_PARTS / 2 }
@@ -35,12 +34,12 @@ impl<V: Clone> Recent<V> {
         self.with(inode, |part| part.get(inode).cloned())
     }
 
-    /// Records a value and returns the previous one.
+    /// Records a value, and returns the previous value of the inode.
     pub(crate) fn note(&self, inode: InodeId, value: V) -> Option<V> {
         self.with(inode, |part| part.note(inode, value, self.most))
     }
 
-    /// Records the value that `f` computes from the previous one.
+    /// Records the value that `f` computes from the previous value.
     pub(crate) fn update(&self, inode: InodeId, f: impl FnOnce(Option<&V>) -> V) {
         self.with(inode, |part| {
             let value = f(part.get(inode));
@@ -48,7 +47,8 @@ impl<V: Clone> Recent<V> {
         });
     }
 
-    /// Replaces the value of an inode if the table has one and `f` returns a new one.
+    /// Replaces the value of an inode if the table has a value and `f` computes a new value from
+    /// it.
     pub(crate) fn update_if(&self, inode: InodeId, f: impl FnOnce(&V) -> Option<V>) {
         self.with(inode, |part| {
             if let Some(value) = part.get(inode).and_then(f) {

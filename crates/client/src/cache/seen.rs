@@ -1,16 +1,16 @@
-//! The attributes that this mount last saw of inodes whose removal the kernel does not report.
+//! The last attributes that this mount has seen of directories and special files.
 
 use crate::cache::recent::Recent;
 use crate::limits::MAX_REMEMBERED_SPECIAL;
 use skep_types::{Attributes, InodeId};
 use std::sync::{Mutex, PoisonError};
 
-/// Attributes of directories, pipes, sockets and devices. A program may hold a removed directory,
-/// pipe, socket or device open. The kernel does not report such opens to this mount.
+/// The last attributes of directories, pipes, sockets and devices. A program may still have such an
+/// inode open when it is removed, and the kernel does not report these opens to this mount.
 #[derive(Debug)]
 pub(crate) struct SeenAttributes {
     special: Recent<Attributes>,
-    /// Attributes of the root, which are never dropped. The mutex protects only this value.
+    /// Attributes of the root, which the table never drops. The mutex protects only this value.
     root: Mutex<Option<Attributes>>,
 }
 

@@ -1,13 +1,13 @@
 //! The version of each file that the kernel's page cache may hold (for a directory: the version of
 //! the cached listing), and the version of the attributes that the mount last sent to the kernel.
-//! With these versions an open can decide whether both are still valid, and whether the kernel may
-//! cache an out-of-date access control list.
+//! These versions show an open whether the cached pages and attributes are still valid, and whether
+//! the kernel may cache an out-of-date access control list.
 //!
 //! A version is the change counter of the inode, which each change of data or attributes raises by
-//! one. A metadata target never gives out a version twice: at each start it raises all versions
-//! above the versions whose changes a power loss may have reverted. If the counter in the reply to
-//! this mount's own change is exactly one higher, no other client changed the file meanwhile. Then
-//! the kernel's cache, which includes this mount's writes, is still valid.
+//! one. A metadata target never uses a version twice: at each start it raises all versions above
+//! the versions that a power loss may have reverted. If the reply to this mount's own change has a
+//! counter that is exactly one higher than the recorded version, no other client has changed the
+//! file since. Then the kernel's cache, which includes this mount's writes, is still valid.
 
 use crate::cache::recent::Recent;
 use crate::limits::MAX_REMEMBERED_VERSIONS;
@@ -33,7 +33,8 @@ impl CachedVersions {
         Self { pages: Recent::new(most), attributes: Recent::new(most) }
     }
 
-    /// Returns whether a cached version of the data or listing is recorded.
+    /// Returns whether the table has a cached version of the file's data or of the directory's
+    /// listing.
     pub(crate) fn is_known(&self, inode: InodeId) -> bool {
         self.pages.get(inode).is_some()
     }
@@ -45,7 +46,8 @@ impl CachedVersions {
     }
 
     /// Records that the mount sends these attributes to the kernel. Returns whether the kernel may
-    /// still cache the access control list of another version, or its absence.
+    /// still cache the access control list of another version, or that the other version has no
+    /// list.
     pub(crate) fn shown(&self, inode: InodeId, now: ShownVersion) -> bool {
         match self.attributes.note(inode, now) {
             Some(before) => before.version != now.version && (before.has_acl || now.has_acl),

@@ -1,6 +1,6 @@
-//! The inodes that have none of the extended attributes that the kernel requests by itself: before
-//! writes, before it runs a program, and to check permissions. Without this table each of these
-//! requests would go to metadata, which almost never has such an attribute.
+//! The inodes that do not have the extended attributes that the kernel requests by itself: before
+//! writes, before it runs a program, and to check permissions. Almost no inode has such an
+//! attribute. Without this table, the mount would send a request to metadata each time.
 
 use crate::cache::recent::Recent;
 use crate::limits::{LATE_ATTRIBUTES, MAX_REMEMBERED_XATTR_ABSENCE};
@@ -15,24 +15,24 @@ pub(crate) fn is_asked_by_kernel(name: &[u8]) -> bool {
 /// The last record about an inode.
 #[derive(Debug, Clone, Copy)]
 enum Absence {
-    /// Attributes from metadata that arrived at this time showed that the inode has none of these
-    /// extended attributes.
+    /// Attributes from metadata that arrived at this time showed that the inode does not have any
+    /// of these extended attributes.
     Since(Duration),
-    /// The inode may have one of these extended attributes: a program set one through this mount,
-    /// or attributes from metadata showed one. Attributes that arrive before this time are ignored,
-    /// since they may be out of date.
+    /// The inode may have one of these extended attributes: a program has set such an attribute
+    /// through this mount, or attributes from metadata showed one. The table ignores attributes
+    /// from metadata that arrive before this time, since they may be out of date.
     NotUntil(Duration),
 }
 
 /// The inodes without the extended attributes that the kernel requests by itself.
 #[derive(Debug)]
 pub(crate) struct XattrAbsence {
-    /// How long the mount relies on a record: as long as the kernel may cache attributes.
+    /// Time for which a record is valid. The kernel may cache attributes for the same time.
     valid: Duration,
     all: Recent<Absence>,
-    /// Time at which the mount sent a request to which metadata replied that the inode has no
-    /// [`CAPABILITY`]. While programs alternate writes and reads of a file, the kernel requests
-    /// this attribute before each write, and no attributes of the file arrive.
+    /// The inodes without [`CAPABILITY`] according to a reply of metadata. The value is the time at
+    /// which the mount sent the request. While programs write and read a file in turn, the kernel
+    /// requests this attribute before each write, and no attributes of the file arrive.
     no_capability: Recent<Duration>,
 }
 
@@ -57,8 +57,8 @@ impl XattrAbsence {
         });
     }
 
-    /// Records that metadata has replied to a request for this extended attribute that the inode
-    /// does not have it. The mount sent the request at the time `sent`.
+    /// Records a reply of metadata: the inode does not have this extended attribute. The mount sent
+    /// the request at the time `sent`.
     pub(crate) fn note_missing(&self, inode: InodeId, name: &[u8], sent: Duration) {
         if name == CAPABILITY {
             self.no_capability.note(inode, sent);
@@ -76,7 +76,8 @@ impl XattrAbsence {
             Some(Absence::NotUntil(until)) if now < until => false,
             Some(Absence::Since(at)) if is_recent(at) => true,
             noted => {
-                // A program may have set the capability after an earlier request.
+                // A reply to an earlier request is not valid, since a program may have set the
+                // capability after it.
                 let from = match noted {
                     Some(Absence::NotUntil(until)) => until,
                     _ => Duration::ZERO,
@@ -103,7 +104,7 @@ mod tests {
     const VALID: Duration = Duration::from_secs(1);
 
     #[test]
-    fn absence_of_an_xattr_is_cached_until_it_is_set_or_expires() {
+    fn missing_xattr_is_cached_until_it_is_set_or_time_has_passed() {
         let (absence, inode) = (XattrAbsence::new(VALID), InodeId::new(4));
         let (at, later) = (Duration::from_secs(9), Duration::from_secs(9) + VALID);
         let attributes = Attributes::new(inode, FileKind::Regular, 0o644, Timestamp::default());
@@ -126,7 +127,7 @@ mod tests {
         assert!(absence.is_absent(inode, CAPABILITY, at + VALID / 2));
         assert!(!absence.is_absent(inode, ACCESS_ACL, at), "only the capability");
         assert!(!absence.is_absent(inode, CAPABILITY, at + VALID));
-        // A program sets it while the reply to an earlier request is on its way.
+        // A program sets the capability before the reply to an earlier request arrives.
         absence.forget(inode, CAPABILITY, at);
         absence.note_missing(inode, CAPABILITY, at);
         assert!(!absence.is_absent(inode, CAPABILITY, at));
@@ -134,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn capability_that_was_set_is_not_absent_later() {
+    fn absence_from_before_a_set_of_the_capability_is_ignored() {
         let (absence, inode) = (XattrAbsence::new(Duration::from_secs(60)), InodeId::new(4));
         let second = Duration::from_secs;
         absence.note_missing(inode, CAPABILITY, second(9));

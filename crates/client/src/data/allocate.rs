@@ -1,6 +1,6 @@
-//! Allocation and holes: `fallocate` and `lseek` on chunk files. A range of a file is one
-//! contiguous range in each of its chunk files. So the client sends one request for each chunk
-//! file, all in parallel.
+//! Allocates space, punches holes, and finds data and holes: `fallocate` and `lseek`. A range of a
+//! file is one contiguous range in each of its chunk files. So the client sends one request for
+//! each chunk file, all in parallel.
 
 use crate::client::{Client, Worker};
 use crate::data::inline::{self, InlineWrite};
@@ -25,10 +25,10 @@ use std::sync::Arc;
 pub enum Allocation {
     /// Allocates space for the range; its bytes do not change.
     Reserve,
-    /// Zeroes the range and allocates space for it.
+    /// Replaces the range by zeros, and allocates space for it.
     Zero,
-    /// Punches a hole into the range. The range reads as zeros; space is released in whole blocks
-    /// of the targets' file systems.
+    /// Punches a hole into the range. Programs then read zeros there. Targets release space in
+    /// whole blocks of their file systems.
     Punch,
 }
 
@@ -50,10 +50,10 @@ enum ChunkFileChange {
 
 /// Allocates space in files, and finds data and holes.
 pub trait Allocates {
-    /// Allocates space for a range of a file, zeroes the range or punches a hole, depending on
-    /// `what`. `range` is half-open, in bytes. The file grows to the end of the range unless
-    /// `keeps_size` is set or `what` is a hole. After an error a part of the range may be changed,
-    /// but the size is not.
+    /// Allocates space for a range of a file, writes zeros to the range or punches a hole,
+    /// depending on `what`. `range` is in bytes and does not include its end. The file grows to the
+    /// end of the range unless `keeps_size` is set or `what` is `Punch`. After an error a part of
+    /// the range may be changed, but the size is not.
     ///
     /// # Errors
     /// - The errors of `Writes::write`.
@@ -94,7 +94,7 @@ impl Allocates for Client {
             return Ok(());
         }
         self.confirm_locks(&file).await?;
-        // Fails early if the file has no groups for a part of the range.
+        // Fails before any change if the file has no groups for a part of the range.
         pieces(&file.pattern, range.clone())?;
         let grows = !keeps_size && what != Allocation::Punch;
         let writing = begin_write(&file.inode).await;
@@ -127,7 +127,7 @@ impl Allocates for Client {
             }
         };
         if drive_for(WRITE_GRACE, work).await? {
-            // Unlike a write, an allocation does not record its end in the chunk files. So this
+            // A write records its end in the chunk files, but an allocation does not. So this
             // client must report the new size to metadata.
             self.report_written(&inode, ModifyOptions::default()).await?;
         }
@@ -142,7 +142,7 @@ impl Allocates for Client {
             return Ok(None);
         }
         let found = self.first_in_range(&file, offset..size, what).await?;
-        // Missing bytes may be a hole, or the file was removed.
+        // Bytes may be missing because they are a hole, or because the file was removed.
         self.attributes_after_truncation(&file.inode).await?;
         file.check_live()?;
         Ok(Some(found).filter(|found| what == SeekTarget::Hole || *found < size))
@@ -151,7 +151,7 @@ impl Allocates for Client {
 
 impl Client {
     /// Returns the first offset in `range` that lies in data or in a hole, depending on `what`.
-    /// Returns the end of the range if no offset does.
+    /// Returns the end of the range if there is no such offset.
     async fn first_in_range(
         &self,
         file: &Arc<OpenFile>,
@@ -205,15 +205,16 @@ async fn allocate_once(
     let reserved =
         change(worker, file, writing, (range, generation), ChunkFileChange::Reserve).await;
     if reserved.is_err() {
-        // A request that is too large must not keep the space that it has allocated.
+        // A failed request, such as one for too much space, must not keep the space that it has
+        // allocated.
         clear_behind(client, file, writing, range).await;
     }
     reserved
 }
 
 /// Changes a range in all chunk files that hold a part of it. `generation` is the truncate
-/// generation of the file when the operation began. Waits for all requests, even after
-/// one failed, and returns the first error.
+/// generation of the file when the operation began. Waits for all requests, even after one has
+/// failed, and returns the first error.
 async fn change(
     worker: &Rc<Worker>,
     file: &Arc<OpenFile>,
@@ -244,8 +245,8 @@ async fn change(
     result.map_err(|error| error.within(format_args!("file {}", file.inode.id)))
 }
 
-/// Overwrites the part of a range that metadata stores with zeros. Metadata does not preallocate
-/// space, and zeros take no space there.
+/// Writes zeros to the part of a range that metadata stores. Metadata does not allocate space in
+/// advance, and zeros take no space in metadata.
 async fn clear_inline(
     worker: &Rc<Worker>,
     file: &Arc<OpenFile>,
@@ -264,8 +265,9 @@ async fn clear_inline(
     Ok(())
 }
 
-/// Changes a range of a chunk file in as many requests as storage needs. Returns the incarnation of
-/// the storage host that executed the first request.
+/// Changes a range of a chunk file. Storage may change less than requested, so this function
+/// repeats the request for the rest. Returns the incarnation of the storage host that executed the
+/// first request.
 async fn change_chunk(
     worker: Rc<Worker>,
     file: &OpenFile,
@@ -292,7 +294,8 @@ async fn change_chunk(
         };
         let advanced = advanced.map_err(|error| error.within(format_args!("chunk file {key}")))?;
         // If a later reply comes from another incarnation, the host may have lost the earlier
-        // steps. So the next sync must compare its incarnation with the first one.
+        // steps. So the next sync must compare the incarnation of the host with that of the first
+        // reply.
         let incarnation = *first.get_or_insert(advanced.incarnation);
         if advanced.end >= part.range.end {
             return Ok(incarnation);
@@ -302,7 +305,7 @@ async fn change_chunk(
 }
 
 /// Clears the bytes and the space that a failed operation left beyond the end of the file, within
-/// `range`. Best effort: if storage does not reply, the bytes stay, and later operations of
+/// `range`. Returns no error: if storage does not reply, the bytes stay, and later operations of
 /// programs fail as well.
 pub(crate) async fn clear_behind(
     client: &Client,
@@ -311,7 +314,7 @@ pub(crate) async fn clear_behind(
     range: &Range<u64>,
 ) {
     // A clear would remove bytes that other clients have written beyond the end but not reported
-    // yet. So only a mount that uses the file alone may send it.
+    // yet. So a mount may send a clear only if no other client uses the file.
     let Some(_alone) = file.inode.try_alone() else {
         return client.trim(file.inode.id).await;
     };

@@ -1,4 +1,4 @@
-//! Facts that only the chunk files show: their sizes, and how much space they take.
+//! Requests the sizes of chunk files, and the space that they take.
 
 use crate::client::Client;
 use skep_cluster::striping::{ChunkFileSize, chunk_sizes};
@@ -8,7 +8,7 @@ use skep_wire::storage::{ChunkStat, StatChunk};
 use std::rc::Rc;
 
 impl Client {
-    /// Returns the number of bytes that a file of `size` bytes takes. The result includes the
+    /// Returns the space in bytes that a file of `size` bytes takes. The result includes the
     /// checksums of the chunk files and counts the inline bytes in metadata as if they had no
     /// holes. `None` means that the inode has no stripe pattern.
     pub(crate) async fn allocated(&self, inode: InodeId, size: u64) -> Result<Option<u64>> {

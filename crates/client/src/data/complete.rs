@@ -1,19 +1,20 @@
-//! The end of a write: checks whether a truncation by another client has removed its bytes, and
-//! removes the bytes that a failed write left behind.
+//! The last step of a write: checks whether a truncation by another client has removed bytes of the
+//! write, or removes the bytes of a failed write.
 //!
 //! # Writes to a shared file
-//! Another client may truncate a shared file at any moment, so this mount trusts no size and no
-//! truncate generation that it has recorded. After storage has acknowledged all pieces of a write,
-//! the client asks metadata before it acknowledges the write to the program. A write beyond the
-//! recorded size is reported, any other write is only confirmed. Both replies wait for the end of a
-//! truncation in progress. If the truncate generation in the reply is newer than that of the write,
-//! the truncation may have removed some of the bytes. The client then writes all of them again, at
-//! the new end of the file if the write is an append.
+//! Another client may truncate a shared file at any moment, so the size and the truncate generation
+//! that this mount has recorded may be out of date. After storage has acknowledged all pieces of a
+//! write, the client asks metadata before it acknowledges the write to the program. For a write
+//! beyond the recorded size, the client reports the new size. For any other write, it requests the
+//! attributes. Metadata replies to both requests only after the end of a truncation in progress. If
+//! the truncate generation in the reply is newer than that of the write, the truncation may have
+//! removed some of the bytes. The client then writes all of them again, at the new end of the file
+//! if the write is an append.
 //!
 //! # Writes that arrive late
-//! Each write names the truncate generation in which it began. Storage and metadata refuse it with
-//! `EndMoved` if they have executed a newer truncation of the file. The client then asks metadata
-//! for the end of the file, and writes all bytes again.
+//! Each write names the truncate generation in which it began. Storage and metadata refuse the
+//! write with `EndMoved` if they have executed a newer truncation of the file. The client then asks
+//! metadata for the end of the file, and writes all bytes again.
 //!
 //! Does not own the requests to storage (`write`, `copy`, `allocate`) or the reports of a file that
 //! is not shared (`files::report`).
@@ -28,8 +29,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 /// A write that storage has not acknowledged yet. If the client cancels the write, its requests may
-/// still arrive. So dropping this value records that chunk files may reach up to the end of the
-/// write: a later truncation then includes them.
+/// still arrive at storage. So a drop of this value records that chunk files may reach up to the
+/// end of the write. A later truncation then includes these chunk files.
 #[derive(Debug)]
 pub(crate) struct UnfinishedWrite<'a> {
     writing: &'a WriteGuard,
@@ -43,7 +44,7 @@ impl<'a> UnfinishedWrite<'a> {
         Self { writing, end: Some(end) }
     }
 
-    /// Ends the write: all its requests were answered.
+    /// Ends the write after storage has answered all its requests.
     pub(crate) fn end(mut self) {
         self.end = None;
     }
@@ -86,7 +87,8 @@ impl Client {
                 writing.note_confirmed_write(range.end);
                 return Ok(true);
             }
-            // Metadata has lost the end of the file in a power loss, so the client reports it.
+            // Metadata has lost the end of the file in a power loss, so the client reports the end
+            // again.
         }
         let mut report = writing.report_with(&range);
         if report.extent.truncate_generation != truncate_generation {
@@ -130,8 +132,8 @@ impl Client {
         Err(Error::new(ErrorCode::Io, text))
     }
 
-    /// Explains why storage has refused a write with `Corrupt`. Returns without an error if the
-    /// file was truncated since: then the caller repeats the write. `before` is the end that this
+    /// Finds out why storage has refused a write with `Corrupt`. Returns without an error if the
+    /// file was truncated since; the caller then repeats the write. `before` is the end that this
     /// mount had recorded when the write began.
     ///
     /// # Errors
@@ -187,8 +189,8 @@ impl Client {
 
     /// Removes the bytes that a failed write left beyond the end of a shared file. Metadata
     /// truncates the chunk files and makes all other clients repeat their writes in progress, so no
-    /// acknowledged byte of them is lost. Best effort: if a server fails, the bytes stay, and later
-    /// operations of programs fail as well.
+    /// acknowledged byte of these writes is lost. Returns no error: if a server fails, the bytes
+    /// stay, and later operations of programs fail as well.
     pub(crate) async fn trim(&self, inode: InodeId) {
         let how = ModifyOptions { truncates: true, ..ModifyOptions::default() };
         match self.modify(inode, TrimFile { inode }, how, |_, _| ()).await {

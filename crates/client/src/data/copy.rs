@@ -139,7 +139,8 @@ enum Attempt {
     Complete,
     /// Another client truncated the destination meanwhile, so the caller must copy again.
     FileTruncated,
-    /// Another client truncated the source meanwhile, so the copy has zeros in place of its bytes.
+    /// Another client truncated the source meanwhile, so the copy has zeros in place of the removed
+    /// bytes.
     SourceTruncated,
 }
 
@@ -166,7 +167,8 @@ impl Copy {
                     let copied = source.end - source.start;
                     if copied < length {
                         self.writing.note_reach(offset + length);
-                        // Storage may have space for these bytes beyond the end of the file.
+                        // Storage may have allocated space for the bytes that were not copied,
+                        // beyond the end of the file.
                         let behind = offset + copied..offset + length;
                         clear_behind(client, &self.file, &self.writing, &behind).await;
                     }
@@ -211,14 +213,14 @@ impl Copy {
             }
             Err(error) => {
                 self.writing.note_reach(range.end);
-                // A program would read these bytes after the file has grown.
+                // Otherwise programs would read these bytes after the file has grown.
                 clear_behind(client, &self.file, &self.writing, &range).await;
                 Err(error)
             }
         }
     }
 
-    /// Copies all runs, and waits for all of them even after one failed. Returns the missing
+    /// Copies all runs, and waits for all of them even after one has failed. Returns the missing
     /// bytes of the source, or the first error.
     async fn run_all(
         &self,
@@ -323,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn files_with_equal_stripes_are_copied_on_their_targets() {
+    fn copy_between_equal_patterns_stays_on_the_same_targets() {
         let (from, to) = (pattern(64, 1..4), pattern(64, 1..4));
         let runs = runs((&from, 100..300_000), (&to, 100), 1 << 20).unwrap();
         assert_eq!(runs.len(), 5);

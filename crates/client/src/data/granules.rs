@@ -1,5 +1,6 @@
 //! Checksums of data in transit. The data is split at the granule boundaries of its chunk file, and
-//! each part has one checksum. So storage can store the checksum of a whole granule as received.
+//! each part has one checksum. So storage can store the received checksum of a whole granule
+//! unchanged.
 
 use skep_types::GRANULE_BYTES;
 use skep_types::codec::crc32c;

@@ -1,5 +1,5 @@
-//! Bytes that storage does not have: a hole, the bytes of a file that was removed or truncated
-//! meanwhile, or a chunk file that is lost. Only metadata has this information.
+//! Finds out why storage does not have bytes of a file: they are a hole, the file was removed or
+//! truncated meanwhile, or a chunk file is lost. Only metadata can distinguish these cases.
 
 use crate::client::Client;
 use crate::files::open_file::OpenFile;
@@ -11,7 +11,7 @@ use skep_wire::storage::StatChunk;
 /// Bytes that storage did not return.
 #[derive(Debug, Default)]
 pub(crate) struct MissingBytes {
-    /// Some bytes are missing.
+    /// Whether any bytes are missing.
     pub(crate) has_any: bool,
     /// Chunk files that do not exist.
     pub(crate) absent: Vec<ChunkFileKey>,
@@ -28,15 +28,15 @@ impl MissingBytes {
 /// The reason why storage does not have bytes of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Missing {
-    /// They are a hole, and read as zeros.
+    /// The bytes are a hole, so programs read zeros.
     Hole,
-    /// The file has changed meanwhile, so the caller must look again.
+    /// The file has changed meanwhile, so the caller must repeat its operation.
     Changed,
 }
 
 impl Client {
-    /// Finds out why storage does not have bytes that lie before `end`. `absent` has the chunk
-    /// files of the file that storage does not have.
+    /// Finds out why storage does not have bytes that lie before `end`. `absent` contains the chunk
+    /// files of the file that do not exist.
     ///
     /// # Errors
     /// - `Stale` if the file was removed.
@@ -59,11 +59,11 @@ impl Client {
         self.check_lost(file, *key).await.map(|()| Missing::Changed)
     }
 
-    /// Checks again whether a chunk file exists that is recorded as synced: another client may have
-    /// created and synced it since storage replied that it does not exist.
+    /// Checks again whether a chunk file exists that metadata has recorded as synced. After the
+    /// reply that it does not exist, another client may have created and synced it.
     ///
     /// # Errors
-    /// Returns `Corrupt` if it does not exist.
+    /// Returns `Corrupt` if the chunk file does not exist.
     async fn check_lost(&self, file: &OpenFile, key: ChunkFileKey) -> Result<()> {
         let component = &file.pattern.components[usize::from(key.component)];
         let group: GroupId = component.groups[usize::from(key.index)];

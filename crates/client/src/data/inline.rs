@@ -1,6 +1,6 @@
-//! The inline bytes of files: reading, writing and syncing the first bytes of a file, which
-//! metadata stores (docs/design/0009-first-bytes-in-metadata.md). `data::read` and `data::write`
-//! divide a range into pieces and define the guarantees of a write of several pieces.
+//! Reads, writes and syncs the inline bytes of files: the first bytes of a file, which metadata
+//! stores (docs/design/0009-first-bytes-in-metadata.md). `data::read` and `data::write` divide a
+//! range into pieces, and define the guarantees of a write of several pieces.
 
 use crate::client::{Client, Worker};
 use crate::files::open_file::OpenFile;
@@ -15,7 +15,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 /// Fills `into` with the inline bytes from `offset`. Bytes that were never written are zeros.
-/// Returns the truncate generation of the file to which the bytes belong.
+/// Returns the truncate generation that the file had when metadata read the bytes.
 pub(crate) async fn read(
     worker: Rc<Worker>,
     (inode, generation): (InodeId, u32),
@@ -46,8 +46,8 @@ pub(crate) async fn read(
     }
 }
 
-/// Returns the end of the inline data, rounded up to a block. All inline bytes from there on are
-/// one hole. If `offset` lies in this hole, the result is at most `offset`.
+/// Returns the end of the inline data, rounded up to a block. The inline bytes after this end are
+/// one hole. If `offset` lies in this hole, the result may be any value up to `offset`.
 pub(crate) async fn data_end(worker: &Rc<Worker>, file: &OpenFile, offset: u64) -> Result<u64> {
     let (inode, most) = (file.inode.id, file.pattern.inline_bytes());
     let start = offset - offset % INLINE_UNIT;
@@ -66,9 +66,11 @@ pub(crate) struct InlineWrite {
     /// Truncate generation of the file when the write began. Metadata refuses the write with
     /// `EndMoved` if the file was truncated since.
     pub(crate) truncate_generation: u64,
-    /// The bytes are a complete write, so metadata also raises the size of the file to their end.
+    /// Whether the bytes are a complete write, so that metadata also raises the size of the file to
+    /// the end of the bytes.
     pub(crate) extends: bool,
-    /// Metadata refuses the write with `EndMoved` if the file ends behind the offset.
+    /// Whether the write is an append. Metadata then refuses it with `EndMoved` if the file ends
+    /// beyond the offset.
     pub(crate) appends: bool,
 }
 
@@ -95,7 +97,8 @@ pub(crate) async fn write(
     let mut has_failed = false;
     loop {
         match client.modify_through(file, &request).await {
-            // `Protocol` means that the data was damaged in transit. The client sends it once more.
+            // `Protocol` means that the data was damaged in transit. The client sends the data once
+            // more.
             Err(error) if error.code() == ErrorCode::Protocol && !has_failed => has_failed = true,
             Ok(written) => {
                 let attributes = &written.attributes;

@@ -17,11 +17,11 @@ use skep_types::{ChunkFileKey, Error, ErrorCode, GroupId, InodeId, Result};
 use skep_wire::storage::ReadChunk;
 use std::rc::Rc;
 
-/// Reads the bytes of files, and records which files the kernel may have in its page cache.
+/// Reads the bytes of files, and records the files that the kernel may have in its page cache.
 pub trait Reads {
     /// Reads `into.len()` bytes from `offset` of the file into `into`. Returns the number of bytes
-    /// read, which is less than `into.len()` only at the end of the file. Cancel-safe: after the
-    /// caller has dropped the future, the contents of the buffer are arbitrary.
+    /// read, which is less than `into.len()` only at the end of the file. The caller may drop the
+    /// future at any await; the buffer then has arbitrary contents.
     ///
     /// # Errors
     /// - `Stale` if the handle is not open or its file was removed.
@@ -29,11 +29,10 @@ pub trait Reads {
     fn read(&self, handle: HandleId, offset: u64, into: Buf)
     -> impl Future<Output = Result<usize>>;
 
-    /// Records that the kernel's page cache may keep the bytes of the read that the caller is about
-    /// to begin.
+    /// Records that the kernel's page cache may keep the bytes of the caller's next read.
     fn note_cached(&self, _handle: HandleId) {}
 
-    /// Records that the caller is about to write without the kernel's page cache.
+    /// Records that the caller's next write does not use the kernel's page cache.
     fn note_direct_write(&self, _handle: HandleId) {}
 
     /// Returns whether the kernel may have cached pages of a file since the file was opened.
@@ -41,8 +40,8 @@ pub trait Reads {
         true
     }
 
-    /// Returns whether a file is shared: this mount and others have the file open, at least one of
-    /// them for writing.
+    /// Returns whether a file is shared: this mount and other mounts have the file open, and at
+    /// least one mount has it open for writing.
     fn is_shared(&self, inode: InodeId) -> bool;
 }
 
@@ -64,7 +63,7 @@ impl Reads for Client {
             {
                 continue;
             }
-            // This mount may have learned of the file's removal while the bytes were in flight.
+            // Metadata may have notified this mount of the file's removal before the bytes arrived.
             file.check_live()?;
             return Ok(length);
         }
@@ -97,8 +96,8 @@ impl Reads for Client {
 }
 
 impl Client {
-    /// Reads a range of a file that ended at `end`. Returns the bytes that are missing, which are
-    /// set to zero.
+    /// Reads a range of a file whose end is `end`. Sets missing bytes to zero, and returns a record
+    /// of the missing bytes.
     async fn read_range(
         &self,
         file: &OpenFile,
@@ -153,14 +152,14 @@ pub(crate) struct PieceRead {
     pub(crate) group: Option<GroupId>,
     /// Offset of the first byte in the chunk file, or in the file if metadata stores the piece.
     pub(crate) offset: u64,
-    /// Truncate generation to which the size belongs that the client has.
+    /// Truncate generation of the file when the client recorded the size.
     pub(crate) truncate_generation: u64,
     pub(crate) into: Buf,
 }
 
-/// Reads one piece. Returns the bytes that may be missing: storage had fewer bytes than requested,
-/// or the inline bytes belong to another truncate generation. Missing bytes are set to zero.
-/// [`Client::explain_missing`] finds out the reason.
+/// Reads one piece, and sets missing bytes to zero. Returns a record of the missing bytes: storage
+/// had fewer bytes than requested, or metadata read the inline bytes in another truncate
+/// generation. [`Client::explain_missing`] finds out the reason.
 pub(crate) async fn read_piece(worker: Rc<Worker>, what: PieceRead) -> Result<MissingBytes> {
     let _place = worker.pieces.acquire().await;
     let PieceRead { key, group, offset, truncate_generation, into } = what;

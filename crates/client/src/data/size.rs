@@ -1,4 +1,4 @@
-//! The size of a file that other clients may change: the client requests it before reads.
+//! The size of a file that other clients may change. The client requests this size before reads.
 
 use crate::client::Client;
 use crate::files::open_file::OpenFile;

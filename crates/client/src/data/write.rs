@@ -1,6 +1,6 @@
 //! Writing file data. The client sends pieces to all groups in parallel, directly from the caller's
-//! buffer, with checksums. A write is complete when all its pieces are acknowledged; there is no
-//! write-behind.
+//! buffer, with checksums. A write is complete when servers have acknowledged all its pieces; the
+//! client does not buffer writes.
 
 use crate::client::{Client, Worker};
 use crate::data::complete::UnfinishedWrite;
@@ -34,9 +34,9 @@ pub trait Writes {
     /// of `data` within the old size of the file may have been written, and the size is unchanged.
     ///
     /// The caller must not change the bytes before the future completes. If the caller drops the
-    /// future, the write continues for up to `WRITE_GRACE` and still reads the buffer, so that a
-    /// later truncation does not overtake the write. If servers do not reply in that time, the
-    /// write is cancelled.
+    /// future, the write continues for up to `WRITE_GRACE` and still reads the buffer. Otherwise
+    /// servers could execute a later truncation before the write. If servers do not reply in that
+    /// time, the client cancels the write.
     ///
     /// # Errors
     /// - `Stale` if the handle is not open or its file was removed.
@@ -46,10 +46,11 @@ pub trait Writes {
     /// - `DeviceFailed` if a storage target cannot write.
     fn write(&self, handle: HandleId, offset: u64, data: Buf) -> impl Future<Output = Result<()>>;
 
-    /// Writes all of `data` at the end of the file. `expected` is the end that the caller has
-    /// cached. If `expected` is the end of another append in progress, this append waits for that
-    /// one, so the parts of one large append stay in order. The kernel serializes all other appends
-    /// of one mount. If several mounts share the file, a lock at metadata serializes their appends.
+    /// Writes all of `data` at the end of the file. `expected` is the end of the file that the
+    /// caller has cached. If `expected` is the end of another append in progress, this append waits
+    /// until the other append has completed. So the parts of one large append stay in order. The
+    /// kernel serializes all other appends of one mount. If several mounts share the file, their
+    /// clients serialize appends by a lock at metadata.
     ///
     /// # Errors
     /// - The errors of [`Self::write`].
@@ -77,8 +78,8 @@ impl Writes for Client {
             return self.append_under_lock(file, handle, data, part).await;
         };
         let client = self.clone();
-        // The write must run to completion: it must not arrive after another client has moved the
-        // end of the file.
+        // The write must run to completion even if the caller drops the future. Otherwise the write
+        // could arrive after another client has moved the end of the file.
         let work = async move {
             let _alone = alone;
             client.write_to(file, WritePosition::End, data).await?;
@@ -94,8 +95,8 @@ impl Writes for Client {
 enum WritePosition {
     /// At this offset of the file.
     Offset(u64),
-    /// At the end of the file. A truncation that precedes the write moves this end, so the client
-    /// determines it only after the write has begun.
+    /// At the end of the file. A truncation before the write moves this end, so the client
+    /// determines the end only after the write has begun.
     End,
 }
 
@@ -117,8 +118,8 @@ impl Client {
         drive_for(WRITE_GRACE, work).await
     }
 
-    /// Writes all of `data` once. Returns `false` if another client truncated the file meanwhile,
-    /// so that the caller must write the bytes again.
+    /// Writes all of `data` once. Returns `false` if another client truncated the file meanwhile.
+    /// The caller must then write the bytes again.
     async fn try_to_write(
         &self,
         file: &Arc<OpenFile>,
@@ -147,8 +148,7 @@ impl Client {
             result => result.map(|()| true),
         };
         if is_inline {
-            // Metadata executed the whole write, including the change of the size, or nothing of
-            // it.
+            // Metadata has executed the whole write and the change of the size, or nothing.
             return result;
         }
         if result.is_err() {
@@ -159,15 +159,15 @@ impl Client {
         let is_complete =
             result? && self.complete_write(&file.inode, writing, offset..end, generation).await?;
         if !is_complete && appends {
-            // The repetition writes elsewhere.
+            // The caller repeats the append at another offset.
             writing.note_reach(end);
             write.clear_beyond_end(self, written).await;
         }
         Ok(is_complete)
     }
 
-    /// Appends to a file to which other clients may append, under a lock that is not visible to
-    /// programs.
+    /// Appends to a file while other clients may also append to it. Takes a lock that is not
+    /// visible to programs.
     async fn append_under_lock(
         &self,
         file: Arc<OpenFile>,
@@ -175,7 +175,7 @@ impl Client {
         data: Buf,
         part: AppendPart,
     ) -> Result<()> {
-        // Each append is a separate lock owner, like a process.
+        // Each append is a separate lock owner, as a process is.
         let wait = self.new_lock_wait();
         let (kind, mode) = (LockKind::Append, Some(LockMode::Exclusive));
         let lock = FileLock { kind, owner: wait, mode, range: 0..LOCK_END, pid: 0 };
@@ -199,7 +199,7 @@ impl Client {
     }
 }
 
-/// The append lock, or the wait for it. Dropping this value releases the lock.
+/// The append lock, or the wait for it. A drop of this value releases the lock.
 struct AppendLock {
     client: Client,
     handle: HandleId,
@@ -247,15 +247,15 @@ struct Write<'a> {
     generation: u64,
     data: &'a Buf,
     writing: &'a WriteGuard,
-    /// The whole write goes to metadata.
+    /// Whether metadata stores all bytes of the write.
     is_inline: bool,
-    /// The write begins at the end of the file.
+    /// Whether the write begins at the end of the file.
     appends: bool,
 }
 
 impl Write<'_> {
-    /// Writes all pieces. Waits for all of them even after one failed, since the caller may reuse
-    /// the buffer afterwards. Returns the pieces that were written, and the first error.
+    /// Writes all pieces. Waits for all of them even after one has failed, since the caller may
+    /// reuse the buffer afterwards. Returns the pieces that were written, and the first error.
     async fn pieces(&self, worker: &Rc<Worker>, plan: &[Piece]) -> (Vec<Piece>, Result<()>) {
         let data_of = |piece: &Piece| {
             let start = piece.offset_in_range as usize;
@@ -291,14 +291,14 @@ impl Write<'_> {
         (written, result)
     }
 
-    /// Removes the bytes that a failed write left beyond the end of the file. Otherwise a program
+    /// Removes the bytes that a failed write left beyond the end of the file. Otherwise programs
     /// would read these bytes after the file has grown.
     async fn clear_beyond_end(&self, client: &Client, written: Vec<Piece>) {
         if written.is_empty() {
             return;
         }
         // Zeros would overwrite bytes that other clients have written beyond the end but not
-        // reported yet. So only a mount that uses the file alone may write them.
+        // reported yet. So this mount may write zeros only if no other client uses the file.
         match self.file.inode.try_alone() {
             Some(_alone) => self.overwrite_beyond_end(client, written).await,
             None => client.trim(self.file.inode.id).await,
@@ -306,8 +306,8 @@ impl Write<'_> {
     }
 
     /// Overwrites the bytes beyond the end of the file with zeros. Storage needs no more space for
-    /// the zeros, since the bytes are allocated already. Best effort: if storage does not reply,
-    /// the bytes stay, and later operations of programs fail as well.
+    /// the zeros, since the bytes are allocated already. Returns no error: if storage does not
+    /// reply, the bytes stay, and later operations of programs fail as well.
     async fn overwrite_beyond_end(&self, client: &Client, written: Vec<Piece>) {
         let FileEnd { size, truncate_generation } = self.file.inode.end();
         for piece in written {
@@ -349,7 +349,7 @@ impl Write<'_> {
 }
 
 impl OpenFile {
-    /// Returns the stripe hint that a write request carries for the chunk file of a piece.
+    /// Returns the stripe hint of the chunk file of a piece, for a write request.
     pub(crate) fn stripe_of(&self, piece: &Piece) -> StripeHint {
         let component = &self.pattern.components[usize::from(piece.component)];
         StripeHint {
@@ -359,8 +359,8 @@ impl OpenFile {
         }
     }
 
-    /// Checks that bytes up to `end` may be written through the handle, and returns `end`. `None`
-    /// stands for an end that overflows `u64`.
+    /// Checks that a program may write bytes up to `end` through the handle, and returns `end`.
+    /// `None` means that the end overflows `u64`.
     pub(crate) fn check_writable(&self, end: Option<u64>) -> Result<u64> {
         let id = self.inode.id;
         if self.mode != OpenMode::Write {
@@ -384,13 +384,13 @@ pub(crate) struct PieceWrite {
     /// Truncate generation of the file when the write began. Storage and metadata refuse the piece
     /// with `EndMoved` if the file was truncated since.
     pub(crate) truncate_generation: u64,
-    /// Only for a piece in metadata: the piece is a complete write, so metadata also moves the end
-    /// of the file.
+    /// Only for a piece in metadata: whether the piece is a complete write, so that metadata also
+    /// moves the end of the file.
     pub(crate) extends: bool,
-    /// Only together with `extends`: metadata refuses the piece with `EndMoved` unless the piece
-    /// begins at the end of the file.
+    /// Only together with `extends`: whether metadata refuses the piece with `EndMoved` unless the
+    /// piece begins at the end of the file.
     pub(crate) appends: bool,
-    /// Only for a piece in a chunk file: storage syncs the chunk file before it replies.
+    /// Only for a piece in a chunk file: whether storage syncs the chunk file before it replies.
     pub(crate) is_durable: bool,
 }
 

@@ -1,5 +1,5 @@
-//! Closing files: `flush` for each `close(2)`, and the close of a handle. `deferred_close` sends
-//! the closes that no caller waits for.
+//! Closes files: `flush` for each `close(2)`, and `close` for each handle. `deferred_close` sends
+//! the closes without a waiting caller.
 
 use crate::client::Client;
 use crate::driven::drive;
@@ -12,17 +12,17 @@ use std::sync::Arc;
 
 /// Closes descriptors and handles.
 pub trait Closes {
-    /// Reports the written size to metadata, so that a later open sees it. The kernel calls this
-    /// function for each `close(2)`.
+    /// Reports the written size to metadata, so that a later open returns this size. The kernel
+    /// calls this function for each `close(2)`.
     ///
     /// # Errors
     /// - `Stale` if the handle is not open or its file was removed.
     /// - The errors of the report to metadata.
     fn flush(&self, handle: HandleId) -> impl Future<Output = Result<()>>;
 
-    /// Closes a handle. The handle is invalid afterwards, even after an error. If all sizes are
-    /// already reported to metadata (by [`Self::flush`]), this function returns at once, and the
-    /// mount sends the close a few milliseconds later.
+    /// Closes a handle. The handle is invalid afterwards, even after an error. If the mount has
+    /// already reported all sizes to metadata (by [`Self::flush`]), this function returns at once,
+    /// and the mount sends the close a few milliseconds later.
     ///
     /// # Errors
     /// - `Stale` if the handle is not open.
@@ -74,7 +74,8 @@ impl Client {
             return Ok(());
         }
         let _closing = self.change_times(&file.inode).await;
-        // After a lost session the file is open in the next one, so a repetition closes it there.
+        // After a session is lost, the mount has the file open in the next session, so a repeated
+        // request closes the file in that session.
         let how = ModifyOptions { is_driven: true, ..ModifyOptions::of_session() };
         let mut report = file.inode.unreported();
         if report.is_some_and(|report| report.must_measure) {
@@ -97,7 +98,7 @@ impl Client {
         Ok(())
     }
 
-    /// Closes a file that was opened for a caller that has dropped its future.
+    /// Closes a file that this client opened for a caller that has dropped its future.
     pub(crate) fn close_orphan(&self, result: Result<OpenReply>, mode: OpenMode) {
         let Ok(opened) = result else { return };
         if mode == OpenMode::No || opened.pattern.is_none() {
@@ -107,7 +108,8 @@ impl Client {
         skep_env::spawn(async move {
             let how = ModifyOptions { is_driven: true, ..ModifyOptions::of_session() };
             let request = Close { inode, open: mode, written: None };
-            // Best effort: files that are still open are closed at the end of the session.
+            // An error is only logged: metadata closes files that are still open at the end of the
+            // session.
             if let Err(error) = client.modify(inode, request, how, |_, _| ()).await {
                 tracing::debug!("cannot close file {inode} of an interrupted open: {error}");
             }

@@ -1,4 +1,4 @@
-//! One thread's deferred closes, which wait to be sent together. No I/O.
+//! The deferred closes of one thread, which sends several of them together. No I/O.
 
 use crate::files::handles::HandleId;
 use crate::files::open_file::OpenFile;
@@ -10,14 +10,14 @@ use std::sync::Arc;
 /// A handle whose close has not been sent to metadata yet, and its file.
 pub(crate) type ClosingFile = (HandleId, Arc<OpenFile>);
 
-/// One thread's handles that are closed on this mount but still open at metadata, by group. They
-/// stay in the table of handles until metadata has replied. A renewed session therefore reopens
-/// their files, so that each close still matches an open.
+/// Handles of one thread that are closed on this mount but still open at metadata, by group. The
+/// handles stay in the table of handles until metadata has replied. So after a lost session, the
+/// mount opens their files again in the next session, and each close still matches an open.
 #[derive(Debug, Default)]
 pub(crate) struct DeferredCloses(RefCell<HashMap<GroupId, Vec<ClosingFile>>>);
 
 impl DeferredCloses {
-    /// Adds a close. Returns whether no other close was waiting for this group.
+    /// Adds a close. Returns whether this is the only close that waits for the group.
     pub(crate) fn add(&self, group: GroupId, closing: ClosingFile) -> bool {
         let mut waiting = self.0.borrow_mut();
         let queue = waiting.entry(group).or_default();

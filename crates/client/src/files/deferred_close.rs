@@ -1,6 +1,7 @@
-//! Deferred closes. If all sizes of a file are already reported to metadata, its close is sent a
-//! few milliseconds later, in one message with other closes of the thread. No caller waits for it.
-//! That saves metadata one transaction for each file that is created and closed.
+//! Deferred closes. If the mount has already reported all sizes of a file to metadata, it sends the
+//! close a few milliseconds later, in one message with other closes of the thread. No caller waits
+//! for this message. So metadata executes one transaction less for each file that a program creates
+//! and closes.
 
 use crate::client::Client;
 use crate::files::closing_files::ClosingFile;
@@ -36,7 +37,7 @@ impl Client {
         }
     }
 
-    /// Sends the closes that wait on all threads. Called at the end of the mount.
+    /// Sends the deferred closes of all threads. The mount calls this function at its end.
     pub(crate) async fn close_waiting_everywhere(&self) {
         let mut groups: HashMap<GroupId, Vec<ClosedFile>> = HashMap::new();
         for file in self.mount().handles.select(|file| file.is_closing() && !file.is_stale()) {
@@ -61,8 +62,7 @@ impl Client {
         if let Some(first) = closed.first() {
             let inode = first.inode;
             let how = ModifyOptions { is_driven: true, ..ModifyOptions::of_session() };
-            // After an error, files that stay open at metadata are closed at the end of the
-            // session.
+            // After an error, files may stay open at metadata until the end of the session.
             let request = CloseMany { files: closed };
             if let Err(error) = self.modify(inode, request, how, |_, _| ()).await {
                 tracing::warn!("cannot close {} files at metadata: {error}", files.len());

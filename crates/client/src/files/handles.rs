@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Identifies an open file on all threads of a mount. A number is never used again.
+/// Identifies an open file on all threads of a mount. The mount never uses a number twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HandleId(u64);
 
@@ -23,8 +23,8 @@ impl HandleId {
     }
 }
 
-/// Returns the index of the table part that holds a number. Consecutive numbers are spread over
-/// different parts.
+/// Returns the index of the table part that holds a number. Consecutive numbers have different
+/// parts.
 pub(crate) fn part_of(number: u64) -> usize {
     (number.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32) as usize % TABLE_PARTS
 }
@@ -60,7 +60,7 @@ impl Handles {
         f(&mut part.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Returns an error if the mount has the maximum number of handles open.
+    /// Returns an error if the mount already has the maximum number of open handles.
     pub(crate) fn check_limit(&self) -> Result<()> {
         if self.count.load(Ordering::Relaxed) < MAX_HANDLES {
             return Ok(());

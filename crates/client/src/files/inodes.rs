@@ -1,4 +1,5 @@
-//! The table of inodes that are open on this mount or to which this mount has unsynced writes.
+//! The table of the inodes that this mount has open, and of closed inodes with unsynced writes of
+//! this mount.
 
 use crate::files::handles::part_of;
 use crate::inode_state::InodeState;
@@ -12,13 +13,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// The states of inodes that are open, and of closed inodes with unsynced writes.
 #[derive(Debug)]
 pub(crate) struct Inodes {
-    /// Each mutex protects only its part. Lock order: a part, then `closed`, then the mutex in an
-    /// [`InodeState`].
+    /// Each mutex protects only its part. Lock order: the mutex of a part, then `closed`, then the
+    /// mutex in an [`InodeState`].
     parts: Vec<Mutex<HashMap<InodeId, Arc<InodeState>>>>,
     /// Closed inodes with unsynced writes, oldest first.
     closed: Mutex<VecDeque<Arc<InodeState>>>,
-    /// Number of changes of this mount to names for which the reply does not contain the inode of
-    /// the file.
+    /// Number of changes of this mount to names of files whose inode was not in the reply.
     changes: AtomicU64,
 }
 
@@ -37,13 +37,13 @@ impl Inodes {
         f(&mut part.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Counts a change to a name of a file, whose inode is unknown. Called when metadata has
-    /// acknowledged the change, before the operation returns.
+    /// Counts a change to a name of a file with unknown inode. The client calls this function after
+    /// metadata has acknowledged the change, and before the operation returns.
     pub(crate) fn count_name_change(&self) {
         self.changes.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Returns the number of these changes.
+    /// Returns the number of changes that [`Self::count_name_change`] has counted.
     pub(crate) fn changes(&self) -> u64 {
         self.changes.load(Ordering::Acquire)
     }
@@ -70,7 +70,7 @@ impl Inodes {
     }
 
     /// Removes a handle of an inode. If too many closed inodes have unsynced writes, returns the
-    /// oldest of them, which the caller must sync now.
+    /// inode that was closed first. The caller must sync it now.
     pub(crate) fn close(&self, state: &Arc<InodeState>) -> Option<Arc<InodeState>> {
         self.with(state.id, |part| {
             if !state.closed() {
@@ -84,8 +84,8 @@ impl Inodes {
         })
     }
 
-    /// Records truncated chunk files of an inode, which may be closed. If too many closed inodes
-    /// have unsynced changes, returns the oldest of them, which the caller must sync now.
+    /// Records truncated chunk files of an open or closed inode. If too many closed inodes have
+    /// unsynced changes, returns the inode that was closed first. The caller must sync it now.
     pub(crate) fn truncated(
         &self,
         inode: InodeId,
@@ -115,8 +115,8 @@ impl Inodes {
         oldest.is_closed_unsynced().then_some(oldest)
     }
 
-    /// Removes an inode from the table if it is closed and has no unsynced writes. Called after a
-    /// sync.
+    /// Removes an inode from the table if it is closed and has no unsynced writes. The client calls
+    /// this function after a sync.
     pub(crate) fn forget_idle(&self, inode: InodeId) {
         self.with(inode, |part| {
             if part.get(&inode).is_some_and(|state| state.is_idle()) {
@@ -179,7 +179,7 @@ mod tests {
             let state = dirty(&inodes, number);
             assert!(close(&inodes, &state).is_none());
         }
-        // Opened and closed again: the inode must not be queued twice.
+        // The inode is opened and closed again; the table must not queue it twice.
         let again = inodes.open(InodeId::new(2));
         assert!(close(&inodes, &again).is_none());
         let last = dirty(&inodes, 1 << 40);

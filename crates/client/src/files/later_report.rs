@@ -1,6 +1,7 @@
-//! Reports of times that no caller waits for. If an `fsync` follows a write within the size of the
-//! file, only the times have changed. The mount reports them a moment later, once for many writes.
-//! That saves metadata one transaction for each `fsync` of a database.
+//! Deferred reports of the times of a file. If an `fsync` follows a write within the size of the
+//! file, only the times have changed. The mount reports the times a moment later, once for many
+//! writes, and no caller waits. So metadata executes one transaction less for each `fsync` of a
+//! database.
 //!
 //! Does not own the report itself (`report`).
 
@@ -13,7 +14,7 @@ use std::sync::Arc;
 
 impl Client {
     /// Reports the times of a file to metadata after [`TIMES_DELAY`], if there is anything to
-    /// report and no other task will do so.
+    /// report and no other task has planned the same report.
     pub(crate) fn report_later(&self, state: &Arc<InodeState>) {
         if state.unreported().is_none() || !state.plan_times_report() {
             return;
@@ -22,7 +23,7 @@ impl Client {
         skep_env::spawn(async move {
             skep_env::sleep(TIMES_DELAY).await;
             let Some(_reporting) = state.begin_times_report() else { return };
-            // Best effort: after an error, the close of the file reports the times.
+            // An error is only logged: the close of the file then reports the times.
             if let Err(error) = client.report_written(&state, ModifyOptions::default()).await {
                 tracing::debug!("file {}: cannot report the times: {error}", state.id);
             }
@@ -30,8 +31,8 @@ impl Client {
         .detach();
     }
 
-    /// Begins a change of a file's times, or a close, after the end of a report under way. Until
-    /// the guard is dropped, no other report begins by itself.
+    /// Begins a change of a file's times, or a close, after the end of a deferred report in
+    /// progress. Until the caller drops the guard, no deferred report begins.
     pub(crate) async fn change_times(&self, state: &Arc<InodeState>) -> TimesChangeGuard {
         let changing = state.change_times();
         while state.is_reporting_times() {

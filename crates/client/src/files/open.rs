@@ -1,4 +1,4 @@
-//! Creating and opening files.
+//! Creates and opens files.
 
 use crate::client::Client;
 use crate::driven::drive;
@@ -11,7 +11,7 @@ use skep_types::{
 };
 use skep_wire::metadata::{Create, CreateUnnamed, Lookup, NewInode, Open, OpenMode, OpenReply};
 
-/// The result of a create: a new file, or an existing one with this name.
+/// The result of a create: a new file, or an existing file with this name.
 #[derive(Debug)]
 pub struct Created {
     /// The attributes of the file.
@@ -30,17 +30,17 @@ pub struct OpenedFile {
     /// Whether the kernel's page cache of the file is still valid: no other client has changed the
     /// file since this mount last opened it.
     pub keep_cache: bool,
-    /// Whether the attributes that the mount last sent to the kernel are still valid.
+    /// Whether the attributes of the file that the mount last sent to the kernel are still valid.
     pub are_attributes_shown: bool,
     /// Whether the file is shared: other clients also have it open, and at least one client may
-    /// write. The kernel must not cache bytes that are read through this handle then.
+    /// write. The kernel must then not cache bytes that it reads through this handle.
     pub is_shared: bool,
 }
 
-/// Creating and opening files.
+/// Creates and opens files.
 pub trait Opens {
-    /// Creates a file that is not a directory, and opens it if requested. If `exclusive` is not set
-    /// and the name belongs to a regular file, opens that file instead.
+    /// Creates a file that is not a directory, and opens it if the request has an open mode. If
+    /// `exclusive` is not set and the name belongs to a regular file, opens that file instead.
     ///
     /// # Errors
     /// - `Exists` if the name exists and `exclusive` is set, or if the existing file cannot be
@@ -72,7 +72,7 @@ pub trait Opens {
     /// - `Stale` if the file has lost its last name and is not open on this mount.
     /// - `NotFound` if the inode does not exist.
     /// - `IsDirectory` if the inode is a directory.
-    /// - `InvalidArgument` if the inode is of another kind that cannot be opened.
+    /// - `InvalidArgument` if the inode is a symbolic link or a special file.
     /// - `LimitReached` if the mount has too many open files.
     fn open(
         &self,
@@ -95,8 +95,8 @@ impl Opens for Client {
             if request.exclusive || mode == OpenMode::No || error.code() != ErrorCode::Exists {
                 return Err(error);
             }
-            // The existing entry refers to an inode at another metadata group, or to one that
-            // cannot be opened.
+            // The existing entry refers to an inode at another metadata group, or to an inode that
+            // is not a regular file.
             match self.open_existing(&request, error).await {
                 Err(gone) if matches!(gone.code(), ErrorCode::NotFound | ErrorCode::Stale) => {}
                 result => return result,
@@ -115,7 +115,7 @@ impl Opens for Client {
         let request = CreateUnnamed { directory, new, open, pattern };
         let orphan = move |client: Client, result| client.close_orphan(result, open);
         let before = self.mount().notifications.position();
-        // A file without a name is removed with the session in which it was opened.
+        // Metadata removes a file without a name when the session of its open ends.
         let opened = self.modify(directory, request, ModifyOptions::of_session(), orphan).await?;
         self.created(opened, open, before)
     }
@@ -156,7 +156,7 @@ impl Client {
         let how = ModifyOptions::default();
         let sent = self.mount().directory_changes.send(skep_env::now());
         let created = self.modify_once(directory, request, how, orphan).await;
-        // A file that existed leaves the directory as it is.
+        // If the file existed before, the directory has not changed.
         if created.as_ref().map_or(true, |it| it.reply.created) {
             let after = created.as_ref().ok().map(|it| &it.reply.directory);
             self.note_changed_directory(directory, sent, after);
@@ -165,7 +165,7 @@ impl Client {
     }
 
     /// Returns the reply to a request that opened a file. If the session of the request was lost,
-    /// the file is not open any more, so this function opens it again first.
+    /// metadata no longer has the file open, so this function opens it again first.
     async fn open_again(&self, done: Executed<OpenReply>, mode: OpenMode) -> Result<OpenReply> {
         let Executed { reply, was_session_lost } = done;
         if !was_session_lost || mode == OpenMode::No || reply.pattern.is_none() {
@@ -210,10 +210,10 @@ impl Client {
         Ok(Created { attributes, handle, created })
     }
 
-    /// Sends the open of a file. The file must have a name unless this mount has it open: otherwise
-    /// the kernel found the file by a cached name that another mount has removed. After the error
-    /// the kernel looks up the name again. Without this check a program would write to a file
-    /// without a name.
+    /// Sends the open of a file. Metadata refuses to open a file without a name unless this mount
+    /// has the file open. The kernel has then found the file by a cached name that another mount
+    /// has removed, and looks up the name again after the error. Without this check, a program
+    /// would write to a file without a name.
     async fn send_open(
         &self,
         inode: InodeId,
@@ -230,9 +230,9 @@ impl Client {
         Box::pin(self.open_again(opened, open)).await
     }
 
-    /// Adds a handle for an opened file. There must be no await between the reply and this call, so
-    /// that a dropped future cannot leave a file open without a handle. `before` is the
-    /// notification position at the time when the open was sent.
+    /// Adds a handle for an opened file. The caller must not await between the reply and this call:
+    /// otherwise a dropped future could leave a file open without a handle. `before` is the
+    /// position in the notifications at the time when the caller sent the open.
     fn add_handle(
         &self,
         opened: OpenReply,
@@ -251,8 +251,8 @@ impl Client {
             let keys: Vec<_> = chunk_files.map(key).collect();
             inode.recorded(&keys, attributes.truncate_generation);
         }
-        // Other clients may have opened the file while the reply was in flight. A notification that
-        // arrives from now on finds the inode in the table.
+        // Other clients may have opened the file before the reply arrived. The table now contains
+        // the inode, so later notifications have an effect.
         if is_shared || mount.notifications.has_come_since(before, attributes.inode) {
             mount.share(&inode);
         }

@@ -1,4 +1,4 @@
-//! The state of one open file behind a handle, and the reasons why a handle may no longer work.
+//! The state of the open file of one handle, with the reasons why a handle may no longer work.
 
 use crate::inode_state::InodeState;
 use skep_types::{Error, ErrorCode, Result, StripePattern};
@@ -12,17 +12,20 @@ pub(crate) struct OpenFile {
     pub(crate) inode: Arc<InodeState>,
     pub(crate) mode: OpenMode,
     pub(crate) pattern: StripePattern,
-    /// The session was lost, and the file could not be opened again. Only close works.
+    /// Whether the session was lost, and this mount could not open the file again. If so, only
+    /// close works.
     is_stale: AtomicBool,
-    /// Locks that were set through this handle were lost with the session. Only close works.
+    /// Whether locks of this handle were lost with the session. If so, only close works.
     has_lost_locks: AtomicBool,
-    /// The handle was open for writing when this client was evicted. Only close works.
+    /// Whether the handle was open for writing when this client was evicted. If so, only close
+    /// works.
     is_fenced: AtomicBool,
     is_closing: AtomicBool,
-    /// The handle was opened with `O_SYNC` or `O_DSYNC`: each write must be durable when it
-    /// returns.
+    /// Whether the program opened the handle with `O_SYNC` or `O_DSYNC`. Each write must then be
+    /// durable when it returns.
     is_synced: AtomicBool,
-    /// The loss count of the inode when this handle last reported a loss.
+    /// The count of losses of the inode when this handle last reported a loss, or when it was
+    /// opened.
     seen_losses: AtomicU64,
 }
 

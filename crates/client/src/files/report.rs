@@ -1,5 +1,5 @@
-//! Reports to metadata how far this mount has written files. If only the chunk files show the end
-//! of a file, measures it first.
+//! Reports the ends of this mount's writes to metadata. If only the chunk files show the end of a
+//! file, measures the file first.
 
 use crate::client::Client;
 use crate::inode_state::InodeState;
@@ -31,8 +31,8 @@ impl Client {
                 break;
             }
             // Another client had truncated the file, so metadata ignored the reported end. Only the
-            // chunk files show which writes came after the truncation, so the next report measures
-            // them.
+            // chunk files show the writes after the truncation, so the next report measures the
+            // chunk files.
         }
         Ok(answer.map(|mut attributes| {
             state.merge_into(&mut attributes);
@@ -41,7 +41,7 @@ impl Client {
     }
 
     /// Sends a report of writes, and returns the attributes in the reply. The report of an `fsync`
-    /// also names the chunk files that were synced for the first time.
+    /// also contains the chunk files that were synced for the first time.
     pub(crate) async fn send_report(
         &self,
         state: &Arc<InodeState>,
@@ -66,8 +66,8 @@ impl Client {
         Ok(attributes)
     }
 
-    /// Returns the part of a report about synced chunk files. `None` means that
-    /// `keys` is empty, or that this mount does not have the file open.
+    /// Returns the part of a report that contains synced chunk files. `None` means that `keys` is
+    /// empty, or that this mount does not have the file open.
     pub(crate) fn synced_chunk_files(
         &self,
         inode: InodeId,

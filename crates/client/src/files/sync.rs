@@ -18,11 +18,11 @@ use std::sync::Arc;
 pub trait Syncs {
     /// Waits until all bytes that this mount has written to a file, through any handle, are
     /// durable, together with the size and the name of the file. `fdatasync(2)` does the same,
-    /// since the data cannot be read without the size. If only the times have changed, metadata
-    /// gets them a moment later.
+    /// since programs cannot read the data without the size. If only the times have changed, the
+    /// mount reports them to metadata a moment later.
     ///
     /// # Errors
-    /// - `Io`, once for each handle, if a host lost power and with it acknowledged writes.
+    /// - `Io`, once for each handle, if a host lost acknowledged writes in a power loss.
     /// - `DeviceFailed` if a device cannot write.
     /// - `Stale` if the handle is not open or its file was removed.
     fn fsync(&self, handle: HandleId) -> impl Future<Output = Result<()>>;
@@ -38,15 +38,15 @@ pub trait Syncs {
     /// Waits until all changes of this mount are durable (`syncfs`).
     ///
     /// # Errors
-    /// Returns the first error. All other changes are synced nevertheless.
+    /// Returns the first error, after an attempt to sync all other changes.
     fn sync_all(&self) -> impl Future<Output = Result<()>>;
 
     /// Waits until all acknowledged changes of names and attributes are durable, for `fsync` of a
-    /// directory. Syncs all metadata groups, since any of them may store inodes of the directory's
+    /// directory. Syncs all metadata groups, since each group may store inodes of the directory's
     /// entries.
     ///
     /// # Errors
-    /// Returns the first error. All other groups are synced nevertheless.
+    /// Returns the first error, after an attempt to sync all other groups.
     fn sync_names(&self) -> impl Future<Output = Result<()>>;
 }
 
@@ -103,8 +103,9 @@ impl Syncs for Client {
 }
 
 impl Client {
-    /// Waits until the bytes, the size and the name of a file are durable. Metadata works at the
-    /// same time as storage, or not at all if only the times of the file have changed.
+    /// Waits until the bytes, the size and the name of a file are durable. Metadata syncs at the
+    /// same time as storage if possible. Metadata need not sync if only the times of the file have
+    /// changed.
     async fn sync_file(&self, state: &Arc<InodeState>) -> Result<()> {
         let (order, changes) = state.sync_order(self.mount().inodes.changes());
         match order {
@@ -128,7 +129,7 @@ impl Client {
                 return Ok(());
             }
         }
-        // A write of another thread has created a chunk file since, and this sync included it.
+        // A write of another thread may have created a chunk file since, which this sync included.
         if !state.unrecorded().is_empty() {
             self.sync_metadata(state, None).await?;
         }
@@ -149,13 +150,13 @@ impl Client {
         }
     }
 
-    /// Waits until every report of this mount about a file is durable. Reports again what metadata
-    /// lost in a power loss. `synced` is the result of [`Self::sync_data`]: the extent reported
-    /// before the sync, and the attributes that were durable after it.
+    /// Waits until every report of this mount about a file is durable. If metadata lost a report in
+    /// a power loss, sends it again. `synced` is the result of [`Self::sync_data`]: the extent
+    /// reported before the sync, and the attributes that were durable after it.
     ///
     /// # Errors
-    /// Returns `Io` if a truncation was lost: the truncated bytes are back, and other clients may
-    /// have used them.
+    /// Returns `Io` if a truncation was lost: the file has the truncated bytes again, and other
+    /// clients may have used them.
     async fn sync_reported(
         &self,
         state: &Arc<InodeState>,
@@ -163,7 +164,8 @@ impl Client {
     ) -> Result<()> {
         let reported = state.reported_extent();
         let durable = match synced {
-            // Metadata remembers these chunk files, so that clients detect the loss of one of them.
+            // Metadata records these chunk files, so that clients can detect the loss of a chunk
+            // file.
             _ if self.synced_chunk_files(state.id, &state.unrecorded()).is_some() => {
                 let how = ModifyOptions { is_durable: true, ..ModifyOptions::default() };
                 self.send_report(state, None, how).await?
@@ -229,8 +231,8 @@ impl Client {
         result.map_err(|error: Error| error.within(format_args!("file {}", state.id)))
     }
 
-    /// Syncs a closed inode, because too many closed inodes have unsynced writes. Logs errors,
-    /// since no program has the file open.
+    /// Syncs a closed inode. Logs errors, since no program has the file open. The caller uses this
+    /// function if too many closed inodes have unsynced writes.
     pub(crate) async fn sync_closed(&self, state: &Arc<InodeState>) {
         let losses = state.losses();
         match self.sync_data(state).await {
@@ -250,7 +252,7 @@ impl Client {
         match self.router().call(group, &SyncAll {}, options).await {
             Ok(_) => Ok(()),
             Err(error) if is_lost(&error) => {
-                // A sync in the new session also covers all changes that were made in the lost one.
+                // A sync in the new session also makes all changes of the lost session durable.
                 self.renew_session(group, session, &error).await;
                 let session = self.session(group).await?.id;
                 let options = CallOptions { session, durable: true, ..CallOptions::default() };
@@ -271,7 +273,8 @@ impl Client {
     }
 }
 
-/// Records the result of a sync that began in this truncate generation of the file.
+/// Records the result of a sync. `generation` is the truncate generation of the file when the sync
+/// began.
 fn note_synced(
     state: &InodeState,
     generation: u64,

@@ -1,6 +1,7 @@
-//! Appends in progress, by the range at which their callers expect them to go. The kernel may send
-//! the parts of one large append together, each at the offset behind the part before it. Each part
-//! must wait for that part, or the parts would be swapped.
+//! Appends in progress, each with the range of the file that its caller expects. The kernel may
+//! send the parts of one large append at the same time, each with the end of the previous part as
+//! its offset. Each part must wait until the previous part is appended: otherwise the parts could
+//! end up in another order.
 
 use crate::inode_state::InodeState;
 use crate::limits::CONTENTION_PAUSE;
@@ -18,7 +19,8 @@ const FAILED: u8 = 2;
 pub(super) struct AppendParts(Vec<(Range<u64>, Arc<AtomicU8>)>);
 
 impl AppendParts {
-    /// Adds an append. Returns its own outcome, and that of the append that it must wait for.
+    /// Adds an append. Returns its own outcome, and the outcome of the append that it must wait
+    /// for.
     fn begin(&mut self, expected: Range<u64>) -> (Arc<AtomicU8>, Option<Arc<AtomicU8>>) {
         let before = self.0.iter().find(|(range, _)| range.end == expected.start);
         let before = before.map(|(_, outcome)| Arc::clone(outcome));
@@ -32,7 +34,7 @@ impl AppendParts {
     }
 }
 
-/// An append in progress. If it is dropped before [`Self::succeed`], the append that follows it
+/// An append in progress. If the caller drops this value before [`Self::succeed`], the next append
 /// fails.
 #[derive(Debug)]
 pub(crate) struct AppendPart {
@@ -45,7 +47,8 @@ impl AppendPart {
     /// Waits for the end of the append before this one.
     ///
     /// # Errors
-    /// Returns `Io` if that append failed, since the program then gets only the bytes before it.
+    /// Returns `Io` if the append before this one failed. The program's write then ends before that
+    /// append.
     pub(crate) async fn wait_for_turn(&self) -> Result<()> {
         let Some(before) = &self.before else { return Ok(()) };
         loop {
@@ -78,7 +81,7 @@ impl Drop for AppendPart {
 }
 
 impl InodeState {
-    /// Begins an append that its caller expects to go to the range `expected`.
+    /// Begins an append whose caller expects that the bytes go to the range `expected`.
     pub(crate) fn begin_append(self: &Arc<Self>, expected: Range<u64>) -> AppendPart {
         let (outcome, before) = self.with(|parts| parts.appends.begin(expected));
         AppendPart { inode: Arc::clone(self), outcome, before }

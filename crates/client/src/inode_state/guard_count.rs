@@ -1,14 +1,14 @@
-//! The number of operations in progress on an inode, by kind of guard.
+//! The number of operations in progress on an inode, for each kind of guard.
 
 /// The number of guards of each kind.
 ///
-/// A truncation may be claimed while writes are in progress, and begins after they have ended. No
-/// new write may begin while a truncation is claimed.
+/// A caller may claim a truncation while writes are in progress. The truncation begins after these
+/// writes have ended. While a truncation is claimed, no new write may begin.
 #[derive(Debug, Default)]
 pub(super) struct GuardCount {
     writers: u32,
     is_truncating: bool,
-    /// Operations in progress that rely on no other client using the file.
+    /// Number of operations in progress that are allowed only while no other client uses the file.
     alone: u32,
 }
 

@@ -1,5 +1,5 @@
-//! Guards of operations in progress: writes, truncations, and operations that rely on no other
-//! client using the file. Dropping a guard ends its operation.
+//! Guards of operations in progress: writes, truncations, and operations that are allowed only
+//! while no other client uses the file. A drop of a guard ends its operation.
 
 use crate::inode_state::{InodeState, SizeReport};
 use skep_types::{Attributes, ChunkFileKey, GroupId, HostIncarnation};
@@ -8,7 +8,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The state of an inode when a request to storage was sent.
+/// The state of an inode when the client sent a request to storage.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RequestStart {
     /// Number of the last write.
@@ -35,9 +35,9 @@ impl InodeState {
         self.with(|parts| parts.guards.try_truncate()).then(|| TruncationClaim(Arc::clone(self)))
     }
 
-    /// Begins an operation that relies on no other client using the file: an append at the recorded
-    /// end of the file, or the removal of bytes beyond that end. Returns `None` if the file is
-    /// shared.
+    /// Begins an operation that is allowed only while no other client uses the file: an append at
+    /// the recorded end of the file, or the removal of bytes beyond that end. Returns `None` if the
+    /// file is shared.
     pub(crate) fn try_alone(self: &Arc<Self>) -> Option<AloneGuard> {
         let is_begun = self.with(|parts| {
             let is_alone = !parts.handles.is_shared();
@@ -49,14 +49,16 @@ impl InodeState {
         is_begun.then(|| AloneGuard(Arc::clone(self)))
     }
 
-    /// Returns whether operations that rely on no other client using the file are in progress.
+    /// Returns whether operations are in progress that are allowed only while no other client uses
+    /// the file.
     pub(crate) fn is_used_alone(&self) -> bool {
         self.with(|parts| parts.guards.is_used_alone())
     }
 }
 
-/// An operation in progress that relies on no other client using the file. Before this mount
-/// acknowledges that the file becomes shared, it waits until all these guards are dropped.
+/// An operation in progress that is allowed only while no other client uses the file. If metadata
+/// notifies this mount that the file becomes shared, the mount waits until all these guards are
+/// dropped. Then it acknowledges the notification.
 #[derive(Debug)]
 pub(crate) struct AloneGuard(Arc<InodeState>);
 
@@ -66,7 +68,7 @@ impl Drop for AloneGuard {
     }
 }
 
-/// A write in progress. Truncations of this mount wait until it is dropped.
+/// A write in progress. Truncations of this mount wait until this guard is dropped.
 #[derive(Debug)]
 pub(crate) struct WriteGuard(Arc<InodeState>);
 
@@ -85,7 +87,7 @@ impl WriteGuard {
     }
 
     /// Records that a storage host of this incarnation acknowledged a piece after it had synced the
-    /// chunk file. `start` is the state when the request was sent.
+    /// chunk file. `start` is the state of the inode when the client sent the request.
     pub(crate) fn durable_piece_written(
         &self,
         key: ChunkFileKey,
@@ -101,14 +103,14 @@ impl WriteGuard {
         self.0.chunk_exists(key, truncate_generation);
     }
 
-    /// Records that metadata acknowledged the inline part of a larger write. The new size is
-    /// reported only after all parts are acknowledged.
+    /// Records that metadata acknowledged the inline part of a larger write. The client reports the
+    /// new size only after servers have acknowledged all parts.
     pub(crate) fn inline_written(&self, mark: InlineMark) {
         self.0.with(|parts| parts.unsynced.inline_written(mark));
     }
 
-    /// Records that metadata acknowledged a write that is inline as a whole, so metadata already
-    /// has the new size and times.
+    /// Records that metadata acknowledged a write of inline bytes only. So metadata already has the
+    /// new size and times.
     pub(crate) fn note_inline_write(
         &self,
         end: u64,
@@ -122,11 +124,12 @@ impl WriteGuard {
         });
     }
 
-    /// Records that all pieces of a write are acknowledged, so the file reaches at least to the end
-    /// of `range`. `truncate_generation` is the generation when the write began. If the file is
-    /// shared, records nothing and returns `false`: metadata must first confirm the write.
+    /// Records that servers have acknowledged all pieces of a write, so the file ends at or beyond
+    /// the end of `range`. `truncate_generation` is the generation when the write began. If the
+    /// file is shared, records nothing and returns `false`: metadata must first confirm the write.
     ///
-    /// Must not be called if a piece failed, since the size does not change then.
+    /// The caller must not call this function if a piece failed, since the size then stays
+    /// unchanged.
     pub(crate) fn note_write_unless_shared(
         &self,
         range: &Range<u64>,
@@ -147,13 +150,13 @@ impl WriteGuard {
         self.0.with(|parts| parts.size.report_with(range))
     }
 
-    /// Records that metadata confirmed a write within the size of a shared file. The new times are
-    /// not reported yet.
+    /// Records that metadata confirmed a write within the size of a shared file. Metadata does not
+    /// have the new times yet.
     pub(crate) fn note_confirmed_write(&self, end: u64) {
         self.0.with(|parts| parts.size.note_confirmed_write(end));
     }
 
-    /// Records that chunk files may now reach up to `end`, even if the file does not.
+    /// Records that chunk files may now reach up to `end`, even if the file ends before.
     pub(crate) fn note_reach(&self, end: u64) {
         self.0.with(|parts| parts.size.note_reach(end));
     }
@@ -170,7 +173,7 @@ impl Drop for WriteGuard {
     }
 }
 
-/// A claim for a truncation. Writes of this mount wait until it is dropped.
+/// A claim for a truncation. Writes of this mount wait until this claim is dropped.
 #[derive(Debug)]
 pub(crate) struct TruncationClaim(Arc<InodeState>);
 
@@ -193,7 +196,7 @@ impl Drop for TruncationClaim {
     }
 }
 
-/// A planned report of a file's times that is under way.
+/// A planned report of a file's times, in progress.
 #[derive(Debug)]
 pub(crate) struct TimesReportGuard(pub(super) Arc<InodeState>);
 
@@ -203,7 +206,7 @@ impl Drop for TimesReportGuard {
     }
 }
 
-/// A change of a file's times by a program, or a close, in progress.
+/// A change of a file's times by a program, or a close of the file, in progress.
 #[derive(Debug)]
 pub(crate) struct TimesChangeGuard(pub(super) Arc<InodeState>);
 

@@ -1,42 +1,43 @@
-//! The kernel's view of one file: the attributes that this mount last sent to the kernel, and
-//! whether the kernel's cached pages of the file are certainly valid. Pure.
+//! Records what the kernel has cached of one file: the attributes that this mount last sent to the
+//! kernel, and whether the kernel's cached pages of the file are certainly valid. Pure.
 //!
 //! Before the kernel reads from its pages, it requests the attributes of the file, and drops all
-//! pages if the modification time has changed. After a write of this mount the time has changed,
-//! although the pages are valid. So the mount replies with the attributes that it sent before.
+//! pages if the modification time has changed. After a write of this mount, the modification time
+//! has changed, although the pages are valid. So the mount replies with the attributes that it sent
+//! before.
 //!
 //! # Hazard: pages that are dropped during a write
-//! If the kernel drops a page while its write of the page is under way, a read may bring the bytes
-//! from before the write into the cache. So if the mount sends attributes that make the kernel drop
-//! its pages during a write, the kernel must compare times again later, until it has dropped its
-//! pages while no write was in progress.
+//! If the kernel drops a page while it writes this page, a read may cache the bytes from before the
+//! write. So if the mount sends attributes that make the kernel drop its pages during a write, the
+//! kernel must compare times again later, until it has dropped its pages while no write was in
+//! progress.
 //!
-//! Does not own the condition that no other client uses the file (`opens`), or the check that the
+//! Does not own the record whether other clients use the file (`opens`), or the check that the
 //! lease has not run out (`attributes::stat`).
 
 use skep_types::Attributes;
 
-/// The kernel's view of a file since this mount opened the file.
+/// What the kernel may have cached of a file since this mount opened the file.
 #[derive(Debug, Default)]
 pub(super) struct KernelView {
     /// The attributes that the mount last sent to the kernel.
     shown: Option<Attributes>,
     /// Number of writes of this mount that have begun.
     writes: u64,
-    /// Set when the mount sends attributes that make the kernel drop its pages. `None` once the
-    /// kernel has certainly dropped them.
+    /// The mount sets this value when it sends attributes that make the kernel drop its pages.
+    /// `None` means that the kernel has certainly dropped these pages.
     drop: Option<PageDrop>,
-    /// The kernel must compare modification times again: a write has bypassed its pages, or other
-    /// clients may have changed the file without a notification.
+    /// Whether the kernel must compare modification times again: a write has bypassed the kernel's
+    /// pages, or other clients may have changed the file without a notification.
     must_compare: bool,
 }
 
 /// The writes of this mount when it sent attributes that make the kernel drop its pages.
 #[derive(Debug, Clone, Copy)]
 struct PageDrop {
-    /// Number of writes that had begun by then.
+    /// Number of writes that had begun at that time.
     writes: u64,
-    /// A write was in progress.
+    /// Whether a write was in progress.
     is_writing: bool,
 }
 
@@ -63,8 +64,8 @@ impl KernelView {
         self.must_compare = true;
     }
 
-    /// Returns the attributes that the kernel has seen last. `None` means that the kernel must get
-    /// the present attributes.
+    /// Returns the attributes that the mount last sent to the kernel. `None` means that the kernel
+    /// must get the present attributes.
     pub(super) fn shown(&mut self) -> Option<&Attributes> {
         if let Some(drop) = self.drop {
             if drop.is_writing || drop.writes != self.writes {
@@ -88,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_dropped_during_a_write_are_dropped_again() {
+    fn kernel_drops_pages_again_if_it_dropped_them_during_a_write() {
         let mut view = KernelView::default();
         view.note_shown(&attributes(1), false);
         assert_eq!(view.shown(), None, "this mount has not written");

@@ -1,7 +1,7 @@
-//! The number of handles of one file on this mount, and flags that are valid while the file is
-//! open.
+//! The number of handles of one file on this mount, and properties of the file that are valid while
+//! it is open.
 
-/// The number of handles of a file, and flags about the file.
+/// The number of handles of a file, and properties of the open file.
 ///
 /// # Invariants
 /// - `closing <= opens`.
@@ -9,17 +9,17 @@
 #[derive(Debug, Default)]
 pub(super) struct OpenHandles {
     opens: u32,
-    /// Number of these handles whose close has begun.
+    /// Number of handles whose close has begun.
     closing: u32,
     /// Number of handles for writing whose close has not begun.
     writers: u32,
     /// Number of times that the file was opened while it had no handle.
     lives: u64,
-    /// Other clients also have the file open, and at least one client may write.
+    /// Whether other clients also have the file open, and at least one client may write.
     is_shared: bool,
-    /// A program has locked the file or a range of it.
+    /// Whether a program has locked the file or a range of it.
     is_locked: bool,
-    /// The caller may have cached bytes of the file since it was opened.
+    /// Whether the caller may have cached bytes of the file since the mount opened it.
     is_cached: bool,
 }
 
@@ -63,7 +63,7 @@ impl OpenHandles {
             self.opens > 0 && self.closing > 0,
             "a close ended that had not begun: {self:?}"
         );
-        // In release builds a surplus close must not make the count wrap around to 4 billion
+        // In release builds, a close too many must not make the count wrap around to 4 billion
         // handles.
         self.opens = self.opens.saturating_sub(1);
         self.closing = self.closing.saturating_sub(1);

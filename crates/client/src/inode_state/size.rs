@@ -1,5 +1,5 @@
-//! The size of a file: the last size from metadata, the end of this mount's writes beyond it, and
-//! which of these writes are reported to metadata. Pure: times are arguments.
+//! The size of a file: the last size from metadata, the end of this mount's writes beyond that
+//! size, and the reports of these writes to metadata. Pure: times are arguments.
 
 use skep_types::Attributes;
 use skep_wire::metadata::WrittenExtent;
@@ -11,13 +11,14 @@ use std::time::Duration;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SizeReport {
     pub(crate) extent: WrittenExtent,
-    /// The client must measure the end of the file in the chunk files before it sends the report.
+    /// Whether the client must measure the end of the file in the chunk files before it sends the
+    /// report.
     pub(crate) must_measure: bool,
-    /// Number of the last write that the report covers.
+    /// Number of the last write that the report includes.
     upto: u64,
 }
 
-/// The end of a file, and the truncate generation to which it belongs.
+/// The size of a file, and the truncate generation in which the file had this size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FileEnd {
     pub(crate) size: u64,
@@ -57,32 +58,33 @@ pub(super) struct FileSize {
     size: u64,
     truncate_generation: u64,
     change_counter: u64,
-    /// Time at which these attributes arrived.
+    /// Time at which the newest attributes arrived.
     seen_at: Duration,
     /// End of this mount's furthest write in the generation `truncate_generation`.
     written_end: u64,
-    /// One of those writes began beyond the end of the file, or an operation punched a hole.
+    /// Whether a write in this generation began beyond the end of the file, or an operation punched
+    /// a hole.
     may_leave_holes: bool,
-    /// Offset up to which this mount may have extended chunk files regardless of the end of the
-    /// file: by failed writes, by allocations, and by writes within the size of a shared file.
+    /// Offset up to which this mount may have extended chunk files without a change of the size: by
+    /// failed writes, by allocations, and by writes within the size of a shared file.
     reach: u64,
     /// Number of the last write.
     writes: u64,
     /// Number of the last write or truncation that changed more than the times of the file: its
-    /// end, where it may have holes, or how far its chunk files may reach.
+    /// end, its possible holes, or the possible ends of its chunk files.
     moved: u64,
-    /// Number of the last write that was acknowledged without a confirmation by metadata, because
-    /// no other client had the file open.
+    /// Number of the last write that this mount acknowledged without a confirmation by metadata,
+    /// because no other client had the file open.
     unconfirmed: u64,
-    /// Number of the last write that an acknowledged report covers.
+    /// Number of the last write in an acknowledged report.
     reported: u64,
-    /// Number of the last write that a durable report covers.
+    /// Number of the last write in a durable report.
     durable: u64,
     /// The furthest reported end in the generation `truncate_generation`.
     reported_end: u64,
-    /// Another client truncated the file while this mount had unreported writes that metadata had
-    /// not confirmed either. Only the chunk files show which of these writes came after the
-    /// truncation.
+    /// Whether another client truncated the file while this mount had writes that it had not
+    /// reported, and that metadata had not confirmed. Only the chunk files show which of these
+    /// writes came after the truncation.
     must_measure: bool,
 }
 
@@ -99,7 +101,7 @@ impl FileSize {
         }
     }
 
-    /// Records attributes from metadata, unless newer ones were recorded before.
+    /// Records attributes from metadata, unless newer attributes are already recorded.
     pub(super) fn observe(&mut self, attributes: &Attributes, now: Duration) {
         if attributes.change_counter < self.change_counter {
             return;
@@ -122,7 +124,7 @@ impl FileSize {
         self.size.max(self.written_end)
     }
 
-    /// Returns the size of the file and the truncate generation to which it belongs.
+    /// Returns the size of the file, and the truncate generation in which the file has this size.
     pub(super) fn end(&self) -> FileEnd {
         FileEnd { size: self.size(), truncate_generation: self.truncate_generation }
     }
@@ -151,7 +153,7 @@ impl FileSize {
         self.must_measure
     }
 
-    /// Returns whether metadata has synced everything about this mount's writes except the times.
+    /// Returns whether metadata has synced all effects of this mount's writes except the times.
     pub(super) fn is_end_durable(&self) -> bool {
         self.moved <= self.durable && !self.must_measure
     }
@@ -179,8 +181,8 @@ impl FileSize {
         self.writes
     }
 
-    /// Records that all pieces of a write of `range` are acknowledged, while no other client has
-    /// the file open. The write began in the generation `truncate_generation`.
+    /// Records that servers have acknowledged all pieces of a write of `range`, while no other
+    /// client has the file open. `truncate_generation` is the generation when the write began.
     pub(super) fn note_write(&mut self, range: &Range<u64>, truncate_generation: u64) {
         self.writes += 1;
         self.unconfirmed = self.writes;
@@ -192,7 +194,7 @@ impl FileSize {
             }
             self.written_end = self.written_end.max(range.end);
         } else {
-            // Another client truncated the file by its name during the write.
+            // Another client truncated the file during the write, without opening it.
             self.must_measure = true;
         }
     }
@@ -215,8 +217,8 @@ impl FileSize {
     }
 
     /// Records that metadata confirmed a write that ends at `end`, within the size of a shared
-    /// file. The new times are not reported yet. Nor does metadata know that chunk files now reach
-    /// up to `end`: a truncation may have extended the file to its size, without any bytes.
+    /// file. The client still has to report the new times, and that chunk files now reach up to
+    /// `end`: a truncation may have extended the file to its size, without any bytes.
     pub(super) fn note_confirmed_write(&mut self, end: u64) {
         self.writes += 1;
         if end > self.reach {
@@ -225,7 +227,7 @@ impl FileSize {
         }
     }
 
-    /// Records that metadata acknowledged a write that is inline as a whole and ends at `end`.
+    /// Records that metadata acknowledged a write of inline bytes only, which ends at `end`.
     /// Metadata already has the new size and times.
     pub(super) fn note_inline_write(&mut self, end: u64, attributes: &Attributes, now: Duration) {
         let is_all_reported = self.reported == self.writes;
@@ -242,7 +244,7 @@ impl FileSize {
         self.debug_check();
     }
 
-    /// Records that chunk files may now reach up to `end`, even if the file does not.
+    /// Records that chunk files may now reach up to `end`, even if the file ends before.
     pub(super) fn note_reach(&mut self, end: u64) {
         self.count_move();
         self.reach = self.reach.max(end);
@@ -294,14 +296,14 @@ impl FileSize {
         if is_current {
             self.reported_end = self.reported_end.max(report.extent.end);
             self.reported = self.reported.max(report.upto);
-            // Earlier reports precede this one in metadata's log, so they are durable too.
+            // Earlier reports are before this report in metadata's log, so they are durable too.
             if is_durable {
                 self.durable = self.durable.max(report.upto);
             }
             if report.must_measure && self.truncate_generation == attributes.truncate_generation {
                 self.must_measure = false;
             }
-            // Metadata has received all unconfirmed writes, before any newer truncation.
+            // If metadata has all unconfirmed writes, it received them before any newer truncation.
             self.must_measure &= self.reported < self.unconfirmed;
         }
         self.observe(attributes, now);

@@ -1,4 +1,4 @@
-//! The state of an inode: sizes from several writers, reports, losses and truncation.
+//! Tests the state of an inode: sizes from several writers, reports, losses and truncation.
 
 use super::*;
 use skep_types::{ChunkFileKey, GroupId};
@@ -51,7 +51,7 @@ fn size_includes_unreported_writes() {
 }
 
 #[test]
-fn a_write_during_a_report_is_reported_again() {
+fn write_during_a_report_is_reported_by_the_next_report() {
     let state = opened(0);
     write(&state, 10, 0, 1);
     let report = state.unreported().unwrap();
@@ -91,7 +91,7 @@ fn truncation_waits_for_writes_and_clears_unreported_sizes() {
 }
 
 #[test]
-fn chunk_files_are_asked_for_the_size_after_an_early_truncation() {
+fn size_is_measured_after_a_truncation_by_another_client() {
     let state = opened(0);
     write(&state, 1000, 0, 1);
     let report = state.unreported().unwrap();
@@ -107,7 +107,7 @@ fn chunk_files_are_asked_for_the_size_after_an_early_truncation() {
     assert!(!state.unreported().unwrap().must_measure);
 }
 
-/// Before the fix, the flag stayed set, and the next write counted as one that may leave holes.
+/// Before the fix, the flag stayed set, so the mount assumed that the next write may leave holes.
 #[test]
 fn size_is_not_measured_if_metadata_has_all_writes() {
     let state = opened(0);
@@ -142,7 +142,7 @@ fn truncation_removes_confirmed_writes_from_the_size() {
 }
 
 #[test]
-fn a_write_that_begins_beyond_the_end_may_leave_a_hole() {
+fn only_writes_that_begin_beyond_the_end_may_leave_holes() {
     let may_leave_holes = |state: &InodeState| state.unreported().unwrap().extent.may_leave_holes;
     let state = opened(100);
     state
@@ -230,8 +230,9 @@ fn open_or_unsynced_inode_is_not_idle() {
     assert!(state.is_idle());
 }
 
-/// A truncation may have extended the file to its size. Without the report, a truncation or removal
-/// would leave the bytes in the chunk files, and they would be visible again later.
+/// A truncation may have extended the file to its size without bytes in the chunk files. Without
+/// the report, a later truncation or removal would leave the written bytes in the chunk files, and
+/// programs could read them later.
 #[test]
 fn report_contains_the_end_of_writes_within_the_size() {
     let state = opened(1000);
@@ -246,7 +247,7 @@ fn report_contains_the_end_of_writes_within_the_size() {
 }
 
 #[test]
-fn bytes_beyond_the_end_are_reported_until_the_end_grows() {
+fn reach_beyond_the_end_is_reported_until_the_file_is_longer() {
     let state = opened(100);
     state.try_write().unwrap().note_reach(5000);
     let report = state.unreported().unwrap();
@@ -338,7 +339,8 @@ fn newest_inline_mark_of_each_start_stays_until_its_sync() {
     state.inline_synced(&[mark(2, 31)], true);
     assert_eq!((state.losses(), state.unsynced_inline().len()), (1, 0));
     assert!(state.is_idle());
-    // Metadata remembers only `MAX_STARTS` starts, so the write of the oldest start counts as lost.
+    // Metadata keeps the marks of only `MAX_STARTS` starts, so the write of the oldest start counts
+    // as lost.
     for start in 1..=MAX_STARTS as u64 + 1 {
         writing.inline_written(mark(start, start));
     }

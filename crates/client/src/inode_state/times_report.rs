@@ -1,7 +1,7 @@
 //! The report of a file's times that the mount sends a moment after an `fsync`. Pure.
 //!
-//! A report that is under way must not reach metadata after a change of the times by a program, or
-//! after the close of the file: it would replace the new times. So such a change waits for the
+//! A report in progress must not reach metadata after a change of the times by a program, or after
+//! the close of the file: the report would replace the new times. So such a change waits for the
 //! report, and no report begins while the change is in progress.
 //!
 //! Does not own the requests (`files::later_report`).
@@ -9,16 +9,16 @@
 /// The state of the report.
 #[derive(Debug, Default)]
 pub(super) struct TimesReport {
-    /// A task will send a report soon.
+    /// Whether a task will send a report soon.
     is_due: bool,
-    /// The report is under way.
+    /// Whether a task sends the report now.
     is_sending: bool,
     /// Number of changes of the times, and closes, that are in progress.
     changes: u32,
 }
 
 impl TimesReport {
-    /// Plans a report. Returns `false` if one is planned already.
+    /// Plans a report. Returns `false` if a report is planned already.
     pub(super) fn plan(&mut self) -> bool {
         !std::mem::replace(&mut self.is_due, true)
     }

@@ -1,5 +1,5 @@
 //! Acknowledged writes and truncations that may not be durable yet: the chunk files and inline
-//! marks to sync, and how often such changes may have been lost.
+//! marks to sync, and the number of possible losses of such changes.
 
 use skep_types::{ChunkFileKey, GroupId, HostIncarnation};
 use skep_wire::inline::InlineMark;
@@ -11,7 +11,8 @@ use std::collections::{HashMap, HashSet};
 pub(crate) struct UnsyncedChunkFile {
     pub(crate) key: ChunkFileKey,
     pub(crate) group: GroupId,
-    /// Number of the last write that a sync covers if it begins now.
+    /// Number of the last write before this record was made. A sync after that makes this write
+    /// durable.
     upto: u64,
 }
 
@@ -38,8 +39,8 @@ pub(super) struct UnsyncedWrites {
     unrecorded: HashSet<ChunkFileKey>,
     /// Synced chunk files that metadata has recorded as synced.
     recorded: HashSet<ChunkFileKey>,
-    /// Truncate generation of the file to which both sets belong. A truncation may have removed all
-    /// bytes of a chunk file, and a chunk file without bytes may be lost unnoticed.
+    /// Truncate generation of the file in which both sets are valid. A truncation may have removed
+    /// all bytes of a chunk file, and the loss of a chunk file without bytes is not an error.
     generation: u64,
 }
 
@@ -77,7 +78,7 @@ impl UnsyncedWrites {
     }
 
     /// Records that a storage host of this incarnation acknowledged the write `number` after it had
-    /// synced the chunk file. That sync covers all writes up to the number `before`.
+    /// synced the chunk file. That sync made all writes up to the number `before` durable.
     pub(super) fn durable_chunk_written(
         &mut self,
         key: ChunkFileKey,
@@ -101,7 +102,7 @@ impl UnsyncedWrites {
             Err(at) => marks.insert(at, mark),
         }
         if marks.len() > MAX_STARTS {
-            // Metadata does not remember more starts either.
+            // Metadata does not keep the marks of more starts either.
             marks.remove(0);
             self.losses += 1;
         }
@@ -145,8 +146,8 @@ impl UnsyncedWrites {
         }
     }
 
-    /// Returns whether a sync may have to report to metadata which chunk files it has synced:
-    /// inline bytes are unsynced, or metadata has not recorded one of the chunk files as synced.
+    /// Returns whether a sync may have to report its synced chunk files to metadata. This is the
+    /// case if inline bytes are unsynced, or if metadata has not recorded a chunk file as synced.
     pub(super) fn may_be_unrecorded(&self) -> bool {
         let is_unrecorded = |key: &ChunkFileKey| !self.recorded.contains(key);
         !self.unrecorded.is_empty()
@@ -187,8 +188,8 @@ impl UnsyncedWrites {
             self.chunk_files.remove(&synced.key);
         } else {
             // Assume that writes that were acknowledged during the sync belong to the current
-            // incarnation. If one does not, its own reply has a different incarnation, which shows
-            // the loss.
+            // incarnation. If a write does not, the reply to that write has another incarnation,
+            // which shows the loss.
             state.incarnation = incarnation;
         }
         self.losses += u64::from(is_lost);
@@ -217,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn sync_covers_all_writes_before_it() {
+    fn sync_makes_only_the_writes_before_it_durable() {
         let mut unsynced = UnsyncedWrites::default();
         let host = HostIncarnation::new(1);
         unsynced.chunk_written(key(0), GROUP, host, 1);
@@ -232,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_durable_write_covers_only_the_writes_before_it() {
+    fn durable_write_makes_only_the_writes_before_it_durable() {
         let mut unsynced = UnsyncedWrites::default();
         let (host, next) = (HostIncarnation::new(1), HostIncarnation::new(2));
         let durable = |unsynced: &mut UnsyncedWrites, host, number, before| {
@@ -252,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn synced_chunk_files_must_exist_until_a_truncation() {
+    fn chunk_files_count_as_synced_until_a_truncation() {
         let mut unsynced = UnsyncedWrites::default();
         unsynced.chunk_exists(key(0), 3);
         unsynced.recorded(&[key(1)], 3);

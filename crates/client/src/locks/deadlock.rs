@@ -12,8 +12,9 @@ use skep_types::{Error, ErrorCode, GroupId, Result};
 use skep_wire::file_locks::{ListWaits, LockParty};
 
 impl Client {
-    /// Returns whether a lock wait must end, to break a deadlock cycle over several metadata
-    /// targets. Returns `false` if the search is not possible now; the waiter searches again later.
+    /// Returns whether a lock wait must end in order to resolve a deadlock cycle over several
+    /// metadata targets. Returns `false` if the search is not possible now; the waiter searches
+    /// again later.
     pub(crate) async fn must_give_way(&self, owner: u64, wait: u64) -> bool {
         let groups = self.metadata_groups();
         // A single metadata target detects all deadlock cycles by itself.

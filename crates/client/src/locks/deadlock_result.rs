@@ -1,5 +1,5 @@
-//! The result of the last deadlock search, shared by all lock waiters of a mount. Ensures that only
-//! one task searches at a time. No I/O.
+//! The result of the last deadlock search, for all lock waiters of a mount. Ensures that only one
+//! task searches at a time. No I/O.
 
 use crate::limits::DEADLOCK_SEARCH_MAX_AGE;
 use skep_cluster::deadlock::LockWaits;
@@ -33,7 +33,7 @@ impl DeadlockSearch {
     }
 }
 
-/// The right to search. Other tasks cannot begin a search until it is dropped.
+/// The right to search. Other tasks cannot begin a search until this value is dropped.
 pub(crate) struct SearchTurn<'a>(&'a DeadlockSearch);
 
 impl SearchTurn<'_> {
