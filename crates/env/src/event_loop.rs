@@ -49,6 +49,9 @@ const COMPLETION_ENTRIES: u32 = 4096;
 /// is not starved.
 const RUNS_PER_TURN: usize = 256;
 
+/// Size of a future above which a further allocation costs less than its moves into a task.
+const LARGE_FUTURE_BYTES: usize = 512;
+
 /// Flag of `io_uring_enter(2)` that makes finished completions appear in the completion queue.
 const IORING_ENTER_GETEVENTS: u32 = 1;
 
@@ -396,9 +399,16 @@ pub(crate) fn wake_up_event() -> Arc<Event> {
 
 /// Starts a future on this thread's loop. Dropping the returned task cancels the future. After
 /// `detach`, the future continues without the task.
-pub fn spawn<T: 'static>(future: impl Future<Output = T> + 'static) -> Task<T> {
-    let future = with_task_context(task_context(), future);
-    EXECUTOR.with(|executor| executor.spawn(future))
+pub fn spawn<F: Future<Output: 'static> + 'static>(future: F) -> Task<F::Output> {
+    let context = task_context();
+    EXECUTOR.with(|executor| {
+        if size_of::<F>() > LARGE_FUTURE_BYTES {
+            // Each wrapper of a future moves all its bytes, also those that it does not use yet.
+            executor.spawn(with_task_context(context, Box::pin(future)))
+        } else {
+            executor.spawn(with_task_context(context, future))
+        }
+    })
 }
 
 /// Whether this thread's loop runs. Destructors that run while the thread ends may run after the

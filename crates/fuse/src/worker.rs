@@ -49,6 +49,7 @@ use skep_types::InodeId;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, HashMap};
 use std::future::Future;
+use std::pin::pin;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -270,11 +271,14 @@ async fn serve<F: FileSystem, P: Port>(
                 let caller = Caller { unique, pid };
                 let busy = worker.meter.begin();
                 let cause = Cell::new(Origin::default());
-                let performing = async {
+                // The future of an operation has several KiB, so it is pinned here: the futures
+                // around it would move it, and hold its memory twice.
+                let performing = pin!(async {
                     let origin = worker.origins.of(&header).await.of_next_operation();
                     cause.set(origin);
-                    with_origin(origin, ops::perform(&worker.context, parsed, caller)).await
-                };
+                    let operation = pin!(ops::perform(&worker.context, parsed, caller));
+                    with_origin(origin, operation).await
+                });
                 let (outcome, spent) = skep_env::timed(performing).await;
                 drop(busy);
                 worker.meter.count(&header, cause.get(), &outcome, &spent);

@@ -109,8 +109,8 @@ pub fn cause_of(header: &Header, client: skep_types::NodeId) -> skep_metrics::Or
 
 /// Runs a future on behalf of a program. Requests of the future, and of all futures that it spawns,
 /// carry the origin.
-pub async fn with_origin<F: Future>(origin: Origin, future: F) -> F::Output {
-    skep_env::with_task_context(origin.to_context(), future).await
+pub fn with_origin<F: Future>(origin: Origin, future: F) -> impl Future<Output = F::Output> {
+    skep_env::with_task_context(origin.to_context(), future)
 }
 
 /// Returns the number of a job from its name. Job names of Slurm and PBS begin with a number. If

@@ -28,6 +28,7 @@ use skep_wire::Request;
 use skep_wire::benchmark as bm;
 use skep_wire::frame::Header;
 use skep_wire::storage as messages;
+use std::pin::pin;
 use std::rc::Rc;
 
 /// A decoded request that is passed to its handler.
@@ -70,7 +71,7 @@ async fn answer<R: Request>(
     let emulated = device.and_then(|device| Some((device, device.begin(&incoming)?)));
     let Incoming { mut header, body, data, .. } = incoming;
     let is_durable = header.is_durable();
-    let handling = async {
+    let handling = pin!(async {
         let result = match R::from_bytes(&body) {
             Ok(request) => handle(store, Call { request, data, is_durable }).await,
             Err(error) => Err(Error::new(ErrorCode::Protocol, error.to_string())),
@@ -80,7 +81,7 @@ async fn answer<R: Request>(
             device.end(begun, sent).await;
         }
         (result, sent as u64)
-    };
+    });
     let ((result, sent_bytes), spent) = skep_env::timed(handling).await;
     let handled = Handled { is_failed: result.is_err(), sent_bytes, spent };
     header.set_times(meter.handled(arrival, &handled));

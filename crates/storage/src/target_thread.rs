@@ -25,6 +25,7 @@ use std::cell::{Cell, RefCell};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -214,7 +215,8 @@ async fn take_requests(served: Rc<ServedTarget>, socket: OwnedFd, peer: Peer) {
             };
             // `dispatch` consumes the request, so its fingerprint is taken before.
             let mark = quarantine::Mark::of(incoming.header.message, &incoming.body);
-            let handling = handlers::dispatch(&served.store, incoming, &requester);
+            // Pinned here, so that no future around it moves its several KiB.
+            let handling = pin!(handlers::dispatch(&served.store, incoming, &requester));
             quarantine::watch(mark, handling).await;
             served.meter.ended();
             drop((permit, own_permit));
