@@ -5,6 +5,7 @@ use crate::failure::Failure;
 use crate::outcome::Counters;
 use crate::pace::Pace;
 use crate::plan::temporary_name;
+use crate::shares::Part;
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,6 +31,8 @@ pub struct Options {
     pub owners: bool,
     /// Copy extended attributes and access control lists.
     pub xattrs: bool,
+    /// The part of the copy that this process does.
+    pub part: Part,
 }
 
 impl Default for Options {
@@ -44,6 +47,7 @@ impl Default for Options {
             one_file_system: false,
             owners: true,
             xattrs: true,
+            part: Part::Whole,
         }
     }
 }

@@ -10,6 +10,7 @@ use crate::large::{Copied, Large};
 use crate::outcome::Counters;
 use crate::plan::{LARGE, Version};
 use crate::publish::Temporary;
+use crate::shares::Part;
 use crate::tree::{Directory, Entry, Seen};
 use crate::verification;
 use crate::version::{expect_complete, version_of};
@@ -89,7 +90,10 @@ pub(crate) fn check_existing(
     let context = &directory.context;
     let options = &context.options;
     let is_equal = attributes::are_equal(options, &seen.metadata, &existing.metadata);
-    let is_done = is_equal && !options.verify && !options.sync && !options.xattrs;
+    // In a copy by several hosts, a share has compared and synced it.
+    let is_checked = options.part == Part::Finish && seen.metadata.nlink() < 2;
+    let verify = options.verify && !is_checked;
+    let is_done = is_equal && (is_checked || (!options.verify && !options.sync && !options.xattrs));
     if options.is_dry_run || is_done {
         return Ok(true);
     }
@@ -101,7 +105,7 @@ pub(crate) fn check_existing(
     if !is_equal && !is_own {
         return Ok(false);
     }
-    if options.verify {
+    if verify {
         let stored = verification::open(&destination.file, entry.copy(), &copy)?;
         let compared = |bytes| Counters::add(&context.counters.verified, bytes);
         verification::compare(&source, &stored, 0..version.len, compared)?;

@@ -10,6 +10,9 @@
 //! a descriptor, the sync of one piece could get the write error of the other piece, and the other
 //! piece would be listed as finished although its bytes are lost. So each piece has a descriptor of
 //! its own, which is open before its writes.
+//!
+//! In a copy by several hosts, one process begins the incomplete copy. Each share copies its
+//! pieces. The last process completes the file when all shares have ended.
 
 use crate::attributes;
 use crate::data::{self, Files, is_sparse};
@@ -18,6 +21,7 @@ use crate::outcome::Counters;
 use crate::partial::Partial;
 use crate::plan::{Version, piece, piece_count};
 use crate::publish::put_in_place;
+use crate::shares::{Key, Part};
 use crate::tree::{Directory, Entry};
 use crate::verification;
 use crate::version::{Identity, expect_complete, expect_unchanged, version_of};
@@ -38,6 +42,7 @@ pub(crate) struct Large {
     pub(crate) metadata: Metadata,
     pub(crate) version: Version,
     is_sparse: bool,
+    key: Key,
     /// Whether an entry with the name of the copy exists.
     replaces: bool,
     partial: Partial,
@@ -56,6 +61,8 @@ pub(crate) enum Copied {
     Complete(Identity),
     /// Threads copy its pieces.
     Begun(Arc<Large>),
+    /// Another part of the copy completes it.
+    Left,
 }
 
 /// The state of a file after one piece.
@@ -82,31 +89,57 @@ impl Large {
         let version = version_of(metadata);
         let destination = directory.destination.as_ref().expect("not in a dry run");
         let parent = &destination.file;
-        let partial = Partial::open(parent, entry.copy(), version, options.resume)?;
-        let left = match options.verify {
-            true => piece_count(version.len),
-            false => partial.finished.iter().filter(|it| !**it).count() as u64,
+        let partial = match options.part {
+            Part::Whole | Part::Prepare => {
+                Some(Partial::open(parent, entry.copy(), version, options.resume)?)
+            }
+            // The source may have changed since the first part. Then the last part copies it.
+            Part::Share(_) => Partial::join(parent, entry.copy(), version)?,
+            Part::Finish => Some(Partial::open(parent, entry.copy(), version, true)?),
         };
-        let missing = (0..piece_count(version.len)).filter(|it| !partial.is_finished(*it));
-        let bytes = missing.map(|it| piece(it, version.len)).map(|it| it.end - it.start).sum();
-        Counters::add(&directory.context.counters.pending_bytes, bytes);
-        let large = Self {
+        let Some(partial) = partial.filter(|_| options.part != Part::Prepare) else {
+            return Ok(Copied::Left);
+        };
+        let mut large = Self {
             directory: directory.clone(),
             name: entry.name.clone(),
             copy_name: entry.copy().to_owned(),
             is_sparse: is_sparse(&source)?,
             source,
+            key: directory.key.entry(&entry.name),
             metadata: metadata.clone(),
             version,
             replaces,
             partial,
             next: AtomicU64::new(0),
-            left: AtomicU64::new(left),
+            left: AtomicU64::new(0),
             has_failed: AtomicBool::new(false),
         };
-        match left {
-            0 => large.complete().map(Copied::Complete),
+        let count = piece_count(version.len);
+        let left = (0..count).filter(|it| large.has_work(*it)).count() as u64;
+        let missing =
+            (0..count).filter(|it| large.has_work(*it) && !large.partial.is_finished(*it));
+        let bytes = missing.map(|it| piece(it, version.len)).map(|it| it.end - it.start).sum();
+        Counters::add(&directory.context.counters.pending_bytes, bytes);
+        *large.left.get_mut() = left;
+        match (left, options.part) {
+            (0, Part::Share(_)) => Ok(Copied::Left),
+            (0, _) => large.complete().map(Copied::Complete),
             _ => Ok(Copied::Begun(Arc::new(large))),
+        }
+    }
+
+    /// Whether this process copies or compares a piece.
+    fn has_work(&self, index: u64) -> bool {
+        let options = &self.directory.context.options;
+        let is_finished = self.partial.is_finished(index);
+        match options.part {
+            Part::Share(share) => {
+                share.has_piece(self.key, index) && (options.verify || !is_finished)
+            }
+            // The shares have compared their pieces.
+            Part::Finish => !is_finished,
+            Part::Whole | Part::Prepare => options.verify || !is_finished,
         }
     }
 
@@ -119,8 +152,10 @@ impl Large {
     /// returned.
     pub(crate) fn step(&self) -> Result<Step, Failure> {
         let Some(index) = self.take() else { return Ok(Step::End) };
+        let is_share = matches!(self.directory.context.options.part, Part::Share(_));
         let result =
             self.copy_piece(index).and_then(|()| match self.left.fetch_sub(1, Ordering::AcqRel) {
+                1 if is_share => Ok(Step::End),
                 1 => self.complete().map(Step::Complete),
                 _ => Ok(Step::More),
             });
@@ -132,7 +167,6 @@ impl Large {
     }
 
     fn take(&self) -> Option<u64> {
-        let verify = self.directory.context.options.verify;
         loop {
             if self.has_failed.load(Ordering::Acquire) {
                 return None;
@@ -141,7 +175,7 @@ impl Large {
             if index >= piece_count(self.version.len) {
                 return None;
             }
-            if verify || !self.partial.is_finished(index) {
+            if self.has_work(index) {
                 return Some(index);
             }
         }

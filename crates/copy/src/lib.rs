@@ -3,6 +3,7 @@
 //! Owns, from the lowest layer to the highest:
 //! - [`plan`]: names and pieces: which name a copy gets, which pieces a large file has, which of
 //!   them an interrupted copy has finished
+//! - [`shares`]: the split of a copy over several hosts
 //! - [`outcome`]: counts, problems, progress
 //! - [`context`]: the options of a copy and its counters
 //! - `failure`, `pace`: failed operations, the limit of the rate
@@ -13,9 +14,10 @@
 //! - `publish`, `partial`: incomplete copies, and the step that gives them their names
 //! - `special`, `file`, `large`, `links`: one entry of each kind
 //! - `walk`, [`run`]: the work of each entry, the threads and their queue
+//! - [`hosts`]: the processes of a copy by several hosts
 //!
-//! `plan` and `outcome` are pure. The crate uses system calls only, so it works on any file system,
-//! and needs no cluster. It does not decide how results are shown.
+//! `plan`, `shares` and `outcome` are pure. The crate uses system calls only, so it works on any
+//! file system, and needs no cluster. It does not decide how results are shown.
 //!
 //! # Invariants
 //! - Every decision about an entry follows from one open descriptor, never from two looks at a
@@ -30,6 +32,7 @@ pub mod context;
 mod data;
 mod failure;
 mod file;
+pub mod hosts;
 mod large;
 mod links;
 pub mod outcome;
@@ -38,6 +41,7 @@ mod partial;
 pub mod plan;
 mod publish;
 pub mod run;
+pub mod shares;
 mod special;
 mod tree;
 mod verification;

@@ -1,7 +1,7 @@
 //! Counts, problems and progress of a copy. Pure.
 
 use crate::failure::shown;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -11,7 +11,7 @@ use std::time::Duration;
 const MOST_PROBLEMS: usize = 1000;
 
 /// An entry that could not be copied, or not completely.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Problem {
     /// Path of the source. Control characters, backslashes and bytes that are not UTF-8 are
     /// escaped.
@@ -21,7 +21,7 @@ pub struct Problem {
 }
 
 /// The result of a copy.
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Outcome {
     /// Whether this was a dry run, which copies nothing.
     pub is_dry_run: bool,
@@ -60,6 +60,8 @@ pub(crate) struct Counters {
     pub(crate) verified: AtomicU64,
     /// Entries that the walk has found.
     pub(crate) found: AtomicU64,
+    /// Files that are copied in pieces.
+    pub(crate) large: AtomicU64,
     /// Directories that the walk has found and not read yet.
     pub(crate) unread: AtomicU64,
     /// Bytes of large files that have been begun and are not copied yet.
@@ -89,6 +91,7 @@ impl Counters {
         Progress {
             done: get(&self.files) + get(&self.others) + get(&self.skipped),
             found: get(&self.found),
+            large: get(&self.large),
             is_walking: get(&self.unread) > 0,
             bytes: get(&self.bytes),
             pending_bytes: get(&self.pending_bytes),
@@ -119,12 +122,14 @@ impl Counters {
 }
 
 /// The state of a running copy.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Progress {
     /// Entries that are complete, without directories.
     pub done: u64,
     /// Entries that the walk has found, without directories.
     pub found: u64,
+    /// Files that are copied in pieces and were found.
+    pub large: u64,
     /// Whether the walk may find more.
     pub is_walking: bool,
     /// Bytes that were copied.
@@ -138,6 +143,14 @@ pub struct Progress {
 }
 
 impl Progress {
+    /// Adds the work of another process.
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.done += other.done;
+        self.bytes += other.bytes;
+        self.pending_bytes += other.pending_bytes;
+        self.problems += other.problems;
+    }
+
     /// Returns the mean rate, in bytes per second.
     pub fn rate(&self) -> f64 {
         self.bytes as f64 / self.elapsed.as_secs_f64().max(0.001)
@@ -172,6 +185,7 @@ mod tests {
         let progress = Progress {
             done: 100,
             found: 300,
+            large: 0,
             is_walking: false,
             bytes: 1000,
             pending_bytes: 0,

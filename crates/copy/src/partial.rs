@@ -1,11 +1,12 @@
 //! The incomplete copy of a large file, and the list of its finished pieces.
 //!
 //! Both are used only if this user owns them alone, since another user could write bytes of their
-//! own there. A lock on the list keeps two runs from writing the same file. On a file system
-//! without locks, the copy takes no lock.
+//! own there. A lock on the list keeps two runs from writing the same file. The hosts of one copy
+//! share the lock, since each writes other pieces. On a file system without locks, the copy takes
+//! no lock.
 
 use crate::failure::Failure;
-use crate::plan::{Version, finished_pieces, list_head, partial_names, piece_count};
+use crate::plan::{FINISHED, Version, finished_pieces, list_head, partial_names, piece_count};
 use crate::publish::create;
 use crate::tree::Seen;
 use crate::version::Identity;
@@ -13,11 +14,8 @@ use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, flock, openat, unlinkat}
 use rustix::io::Errno;
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, Metadata};
-use std::io::{Read, Write};
-use std::os::unix::fs::MetadataExt;
-
-/// Maximum length in bytes of a line of the list, which has the number of a piece.
-const LINE: u64 = 21;
+use std::io::Read;
+use std::os::unix::fs::{FileExt, MetadataExt};
 
 /// An incomplete copy that this run has locked.
 #[derive(Debug)]
@@ -28,6 +26,8 @@ pub(crate) struct Partial {
     identity: Identity,
     list_name: OsString,
     list: File,
+    /// Length of the first line of the list.
+    head_len: u64,
     /// For each piece, whether a former run has finished it.
     pub(crate) finished: Vec<bool>,
 }
@@ -42,7 +42,11 @@ impl Partial {
         resume: bool,
     ) -> Result<Self, Failure> {
         let (name_of_copy, list_name) = partial_names(name);
-        let list = open_list(parent, &list_name)?;
+        let list = match open_existing_list(parent, &list_name)? {
+            Some(list) => list,
+            None => replace_list(parent, &list_name)?,
+        };
+        lock(parent, &list_name, &list, FlockOperation::NonBlockingLockExclusive)?;
         let old = match resume {
             true => continued(parent, &name_of_copy, name, version, &list)?,
             false => None,
@@ -51,9 +55,35 @@ impl Partial {
             Some(old) => old,
             None => begin(parent, &name_of_copy, name, version, &list)?,
         };
+        Self::new((name_of_copy, list_name), list, (copy, finished), (name, version))
+    }
+
+    /// Opens an incomplete copy that another process has begun. Several hosts may have it open.
+    /// `None` means that no incomplete copy of this version exists.
+    pub(crate) fn join(
+        parent: &File,
+        name: &OsStr,
+        version: Version,
+    ) -> Result<Option<Self>, Failure> {
+        let names = partial_names(name);
+        let Some(list) = open_existing_list(parent, &names.1)? else { return Ok(None) };
+        lock(parent, &names.1, &list, FlockOperation::NonBlockingLockShared)?;
+        let Some(opened) = continued(parent, &names.0, name, version, &list)? else {
+            return Ok(None);
+        };
+        Self::new(names, list, opened, (name, version)).map(Some)
+    }
+
+    fn new(
+        (name, list_name): (OsString, OsString),
+        list: File,
+        (copy, finished): Opened,
+        (name_of_file, version): (&OsStr, Version),
+    ) -> Result<Self, Failure> {
         let identity = copy.metadata().map(|it| Identity::of(&it));
         let identity = identity.map_err(Failure::of("read the attributes of the copy"))?;
-        Ok(Self { name: name_of_copy, copy, identity, list_name, list, finished })
+        let head_len = list_head(name_of_file, version, identity.inode).len() as u64;
+        Ok(Self { name, copy, identity, list_name, list, head_len, finished })
     }
 
     pub(crate) fn is_finished(&self, index: u64) -> bool {
@@ -77,9 +107,7 @@ impl Partial {
 
     /// Records a finished piece, after its data is durable.
     pub(crate) fn note(&self, index: u64) -> Result<(), Failure> {
-        // The file is open for appending, and one write has the whole line.
-        let line = format!("{index}\n");
-        let written = (&self.list).write_all(line.as_bytes());
+        let written = self.list.write_all_at(&[FINISHED], self.head_len + index);
         written.map_err(Failure::of("write the list of finished pieces"))
     }
 
@@ -105,39 +133,45 @@ fn is_private(metadata: &Metadata) -> bool {
         && metadata.mode() & 0o077 == 0
 }
 
-/// Opens or creates the list, and locks it. A list that other users may have written is replaced.
-fn open_list(parent: &File, name: &OsStr) -> Result<File, Failure> {
-    let failed = || Failure::of("open the list of finished pieces");
-    let flags = OFlags::RDWR | OFlags::APPEND | OFlags::NOFOLLOW | OFlags::NONBLOCK;
-    let flags = flags | OFlags::CLOEXEC;
-    let old = match openat(parent, name, flags, Mode::empty()) {
-        Ok(list) => Some(File::from(list)),
-        Err(Errno::NOENT | Errno::LOOP | Errno::NXIO) => None,
-        Err(error) => return Err(failed()(error)),
+const LIST: OFlags =
+    OFlags::RDWR.union(OFlags::NOFOLLOW).union(OFlags::NONBLOCK).union(OFlags::CLOEXEC);
+
+/// Opens the list. `None` means that it does not exist, or that other users may have written it.
+fn open_existing_list(parent: &File, name: &OsStr) -> Result<Option<File>, Failure> {
+    let list = match openat(parent, name, LIST, Mode::empty()) {
+        Ok(list) => File::from(list),
+        Err(Errno::NOENT | Errno::LOOP | Errno::NXIO) => return Ok(None),
+        Err(error) => return Err(Failure::of("open the list of finished pieces")(error)),
     };
-    let attributes =
-        |list: &File| list.metadata().map_err(Failure::of("read the attributes of the list"));
-    let list = match old {
-        Some(list) if is_private(&attributes(&list)?) => list,
-        _ => {
-            match unlinkat(parent, name, AtFlags::empty()) {
-                Ok(()) | Err(Errno::NOENT) => {}
-                Err(error) => return Err(Failure::of("remove the old list of pieces")(error)),
-            }
-            // `O_EXCL`: the list is new, also if its file system shows another owner or mode.
-            let flags = flags | OFlags::CREATE | OFlags::EXCL;
-            let list = openat(parent, name, flags, Mode::RUSR | Mode::WUSR);
-            File::from(list.map_err(failed())?)
-        }
-    };
-    match flock(&list, FlockOperation::NonBlockingLockExclusive) {
+    Ok(is_private(&attributes(&list)?).then_some(list))
+}
+
+/// Creates the list, in place of one that other users may have written.
+fn replace_list(parent: &File, name: &OsStr) -> Result<File, Failure> {
+    match unlinkat(parent, name, AtFlags::empty()) {
+        Ok(()) | Err(Errno::NOENT) => {}
+        Err(error) => return Err(Failure::of("remove the old list of pieces")(error)),
+    }
+    // `O_EXCL`: the list is new, also if its file system shows another owner or mode.
+    let flags = LIST | OFlags::CREATE | OFlags::EXCL;
+    let list = openat(parent, name, flags, Mode::RUSR | Mode::WUSR);
+    list.map(File::from).map_err(Failure::of("open the list of finished pieces"))
+}
+
+fn attributes(list: &File) -> Result<Metadata, Failure> {
+    list.metadata().map_err(Failure::of("read the attributes of the list"))
+}
+
+/// Locks the list.
+fn lock(parent: &File, name: &OsStr, list: &File, kind: FlockOperation) -> Result<(), Failure> {
+    match flock(list, kind) {
         Ok(()) | Err(Errno::NOSYS | Errno::OPNOTSUPP | Errno::NOLCK) => {}
         Err(Errno::WOULDBLOCK) => return Err(is_in_use()),
-        Err(error) => return Err(failed()(error)),
+        Err(error) => return Err(Failure::of("open the list of finished pieces")(error)),
     }
     // The run that had the lock may have completed the copy and removed the list.
     match Seen::open(parent, name)? {
-        Some(seen) if seen.identity() == Identity::of(&attributes(&list)?) => Ok(list),
+        Some(seen) if seen.identity() == Identity::of(&attributes(list)?) => Ok(()),
         _ => Err(is_in_use()),
     }
 }
@@ -170,16 +204,11 @@ fn continued(
     }
     let head = list_head(name, version, metadata.ino());
     let mut text = Vec::new();
-    let limit = head.len() as u64 + LINE * (piece_count(version.len) + 1);
+    let limit = head.len() as u64 + piece_count(version.len);
     let read = list.take(limit).read_to_end(&mut text);
     read.map_err(Failure::of("read the list of finished pieces"))?;
-    let Some(finished) = finished_pieces(&text, &head, version.len) else { return Ok(None) };
-    // A killed run may have left a part of a line. A line feed after it would make it the number of
-    // another piece.
-    let whole = text.iter().rposition(|byte| *byte == b'\n').map_or(0, |it| it + 1);
-    let cut = list.set_len(whole as u64);
-    cut.map_err(Failure::of("write the list of finished pieces"))?;
-    Ok(Some((copy, finished)))
+    let finished = finished_pieces(&text, &head, version.len);
+    Ok(finished.map(|finished| (copy, finished)))
 }
 
 /// Begins a new incomplete copy.
@@ -201,7 +230,7 @@ fn begin(
     copy.set_len(version.len).map_err(Failure::of("set the length"))?;
     let metadata = copy.metadata().map_err(Failure::of("read the attributes of the copy"))?;
     let head = list_head(name, version, metadata.ino());
-    (&*list).write_all(&head).map_err(failed())?;
+    list.write_all_at(&head, 0).map_err(failed())?;
     let count = usize::try_from(piece_count(version.len)).unwrap_or(usize::MAX);
     Ok((copy, vec![false; count]))
 }

@@ -1,7 +1,8 @@
 //! Names and pieces. Pure.
 //!
 //! Owns the rule that gives each copy its path, and the pieces of large files. Also owns the list
-//! of finished pieces. A second run continues an interrupted copy by this list.
+//! of finished pieces. A second run continues an interrupted copy by this list, and the hosts of
+//! one copy share the list.
 
 use sha2::{Digest, Sha256};
 use skep_types::{Error, ErrorCode, Result};
@@ -91,10 +92,13 @@ pub fn partial_names(name: &OsStr) -> (OsString, OsString) {
 /// Returns the first line of the list of finished pieces. A list with another first line belongs to
 /// another version of the source, or to another incomplete copy (`copy_inode`).
 ///
+/// After this line the list has one byte for each piece. So several hosts can note pieces at the
+/// same time: each writes other bytes, and no interruption leaves a part of a note.
+///
 /// The device is left out: its number changes when a network file system is mounted again.
 pub fn list_head(name: &OsStr, version: Version, copy_inode: u64) -> Vec<u8> {
     let mut line = format!(
-        "skep copy 2, inode {}, length {}, modified {}.{:09}, changed {}.{:09}, \
+        "skep copy 3, inode {}, length {}, modified {}.{:09}, changed {}.{:09}, \
          copy {copy_inode}, pieces of {PIECE}: ",
         version.inode,
         version.len,
@@ -110,21 +114,16 @@ pub fn list_head(name: &OsStr, version: Version, copy_inode: u64) -> Vec<u8> {
     line
 }
 
+/// The byte of a finished piece in the list. The bytes of other pieces are 0, or the list is
+/// shorter.
+pub const FINISHED: u8 = b'1';
+
 /// Returns for each piece whether a list has it as finished. `None` means that the list belongs to
 /// another version.
 pub fn finished_pieces(list: &[u8], head: &[u8], len: u64) -> Option<Vec<bool>> {
-    let rest = list.strip_prefix(head)?;
-    let lines = rest.split_inclusive(|byte| *byte == b'\n');
-    // An interrupted run may have left a part of a line.
-    let whole = lines.filter_map(|line| line.strip_suffix(b"\n"));
-    let mut finished = vec![false; usize::try_from(piece_count(len)).ok()?];
-    for line in whole {
-        let index = std::str::from_utf8(line).ok().and_then(|text| text.parse::<usize>().ok());
-        if let Some(piece) = index.and_then(|index| finished.get_mut(index)) {
-            *piece = true;
-        }
-    }
-    Some(finished)
+    let notes = list.strip_prefix(head)?;
+    let count = usize::try_from(piece_count(len)).ok()?;
+    Some((0..count).map(|index| notes.get(index) == Some(&FINISHED)).collect())
 }
 
 /// A source and its path at the destination.
@@ -200,11 +199,16 @@ mod tests {
     #[test]
     fn list_of_another_version_or_name_is_not_used() {
         let head = list_head(OsStr::new("a\nb"), VERSION, 3);
-        let list = [&head[..], b"0\n7\n8\n9\nx\n3"].concat();
+        let list = [&head[..], b"1\0x0\0\0\x0111"].concat();
         let finished = finished_pieces(&list, &head, VERSION.len).unwrap();
-        // Piece 9 does not exist, and the last line is not complete.
         let expected: Vec<_> = (0..9).map(|it| [0, 7, 8].contains(&it)).collect();
         assert_eq!(finished, expected);
+        // Pieces behind the end are not finished. Notes of pieces that do not exist are ignored.
+        assert_eq!(finished_pieces(&head, &head, VERSION.len).unwrap(), [false; 9]);
+        assert_eq!(
+            finished_pieces(&[&list[..], b"11"].concat(), &head, VERSION.len),
+            Some(expected)
+        );
         for other in [
             list_head(OsStr::new("a\nc"), VERSION, 3),
             list_head(OsStr::new("a\nb"), VERSION, 4),

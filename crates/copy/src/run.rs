@@ -8,6 +8,7 @@ use crate::failure::Failure;
 use crate::links::Links;
 use crate::outcome::{Outcome, Progress};
 use crate::plan::{Pair, is_temporary_of};
+use crate::shares::{Key, Part};
 use crate::tree::{self, Destination, Directory, Entry, Seen};
 use crate::walk::{Walk, Work};
 use rustix::fs::{FileType, FlockOperation, flock};
@@ -51,7 +52,7 @@ struct Top {
     kind: FileType,
 }
 
-/// Copies all pairs, and calls `report` each second.
+/// Copies all pairs, or one part of them. Calls `report` each second and at the end.
 ///
 /// # Errors
 /// - `NotFound` or `Io` if a source or the directory of a destination cannot be opened. Nothing was
@@ -103,6 +104,7 @@ pub fn copy(pairs: &[Pair], options: &Options, report: &dyn Fn(&Progress)) -> Re
             context.problem(&it.parent.shown().join(&it.entry.name), &failure);
         }
     }
+    report(&context.counters.progress(begin.elapsed()));
     Ok(context.counters.outcome(options.is_dry_run, begin.elapsed()))
 }
 
@@ -225,6 +227,7 @@ fn top(context: &Arc<Context>, number: usize, pair: &Pair) -> Result<Top> {
         context: context.clone(),
         parent: None,
         pair: number,
+        key: Key::of_pair(number),
         name: source_parent.into_os_string(),
         copy_name: None,
         source,
@@ -242,7 +245,8 @@ fn finish_top(context: &Context, top: &Top) -> std::result::Result<(), Failure> 
     if context.options.is_dry_run || context.is_stopped() {
         return Ok(());
     }
-    if top.kind != FileType::Directory {
+    let is_last = matches!(context.options.part, Part::Whole | Part::Finish);
+    if top.kind != FileType::Directory && is_last {
         let failed = || Failure::of("list the directory of the copy");
         for entry in rustix::fs::Dir::read_from(&destination.file).map_err(failed())? {
             let name = entry.map_err(failed())?.file_name().to_bytes().to_vec();
@@ -346,7 +350,8 @@ impl Run {
 }
 
 /// Locks the top of a destination, so that two runs of a host do not copy to it at the same time.
-/// Runs of different hosts only waste work: each writes under names of its own.
+/// Runs of different hosts only waste work: each writes under names of its own. The shares of one
+/// copy share the lock.
 fn lock(unit: &Work) -> Result<Option<File>> {
     let Work::List { directory, .. } = unit else { return Ok(None) };
     let Some(destination) = &directory.destination else { return Ok(None) };
@@ -354,7 +359,11 @@ fn lock(unit: &Work) -> Result<Option<File>> {
         return Ok(None);
     }
     let file = destination.file.try_clone()?;
-    if flock(&file, FlockOperation::NonBlockingLockExclusive) == Err(Errno::WOULDBLOCK) {
+    let kind = match directory.context.options.part {
+        Part::Share(_) => FlockOperation::NonBlockingLockShared,
+        Part::Whole | Part::Prepare | Part::Finish => FlockOperation::NonBlockingLockExclusive,
+    };
+    if flock(&file, kind) == Err(Errno::WOULDBLOCK) {
         let what = format!(
             "cannot copy {}: another copy to this destination runs; wait for its end",
             directory.shown().display()

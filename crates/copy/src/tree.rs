@@ -9,6 +9,7 @@ use crate::context::Context;
 use crate::failure::Failure;
 use crate::outcome::Counters;
 use crate::plan::{Version, is_reserved, is_temporary};
+use crate::shares::{Key, Part};
 use crate::version::{Identity, present_version, version_of};
 use rustix::fs::{
     AtFlags, FileType, FlockOperation, Mode, OFlags, ResolveFlags, flock, fstatfs, ioctl_getflags,
@@ -33,6 +34,8 @@ pub(crate) struct Directory {
     pub(crate) parent: Option<Arc<Directory>>,
     /// Number of the pair of source and destination.
     pub(crate) pair: usize,
+    /// Decides which share has an entry, in a copy by several hosts.
+    pub(crate) key: Key,
     /// The name of the source. For a directory without parent: its path.
     pub(crate) name: OsString,
     /// The name of the copy, if it differs.
@@ -134,6 +137,15 @@ impl Directory {
     /// Sets the attributes of a copy in which all entries are complete.
     fn complete(&self, destination: &Destination) -> Result<(), Failure> {
         let options = &self.context.options;
+        match options.part {
+            Part::Whole | Part::Finish => {}
+            Part::Prepare => return Ok(()),
+            // Other hosts still copy into the directory, so its attributes follow at the end.
+            Part::Share(_) if options.sync => {
+                return destination.file.sync_all().map_err(Failure::of("sync the directory"));
+            }
+            Part::Share(_) => return Ok(()),
+        }
         if !destination.is_new && !self.has_failed.load(Ordering::Relaxed) {
             remove_leftovers(&destination.file)?;
         }

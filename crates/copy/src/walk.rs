@@ -9,7 +9,8 @@ use crate::file;
 use crate::large::{Copied, Large};
 use crate::links::{self, Claim, Finished, Links, Waiting};
 use crate::outcome::Counters;
-use crate::plan::is_reserved;
+use crate::plan::{LARGE, is_reserved};
+use crate::shares::Part;
 use crate::special;
 use crate::tree::{self, Destination, Directory, Entry, Seen};
 use crate::version::{Identity, version_of};
@@ -35,6 +36,17 @@ pub(crate) enum Work {
     List { directory: Arc<Directory>, stream: Dir },
     /// Copies a piece of a large file.
     Piece { large: Arc<Large> },
+}
+
+/// The task of a process for an entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Role {
+    /// Copy it.
+    Entry,
+    /// It is a large file: begin it, or copy some pieces.
+    Pieces,
+    /// Nothing: another part of the copy has it.
+    None,
 }
 
 /// The parts of a copy that the walk needs.
@@ -83,6 +95,7 @@ impl Walk {
             context: context.clone(),
             parent: Some(parent.clone()),
             pair: parent.pair,
+            key: parent.key.entry(&entry.name),
             name: entry.name.clone(),
             copy_name: entry.copy_name.clone(),
             source,
@@ -140,12 +153,23 @@ impl Walk {
         if kind == FileType::Directory {
             return self.directory(&parent, &entry);
         }
+        if let Part::Share(share) = self.context.options.part
+            && kind != FileType::Unknown
+            && !share.has_large()
+            && !share.has_entry(parent.key.entry(&entry.name))
+        {
+            return Ok(Vec::new());
+        }
         let Some(seen) = Seen::open(&parent.source, &entry.name)? else {
             return Err(Failure::because("copy", "a program removed it during the copy"));
         };
         if seen.kind() == FileType::Directory {
             self.context.counters.found.fetch_sub(1, Ordering::Relaxed);
             return self.directory(&parent, &entry);
+        }
+        let role = self.role(&parent, &entry, &seen);
+        if role == Role::None {
+            return Ok(Vec::new());
         }
         let existing = match &parent.destination {
             Some(destination) if !destination.is_new => {
@@ -157,6 +181,9 @@ impl Walk {
             self.refuse_existing(&seen, existing)?;
         }
         let names = seen.metadata.nlink();
+        if role == Role::Pieces {
+            return self.pieces(&parent, &entry, &seen, existing.as_ref()).map(as_work);
+        }
         if names < 2 {
             return self.content(&parent, &entry, &seen, existing.as_ref()).map(as_work);
         }
@@ -171,6 +198,8 @@ impl Walk {
             }
             Claim::Copy => match self.content(&parent, &entry, &seen, existing.as_ref()) {
                 Ok(Copied::Begun(large)) => Ok(as_work(Copied::Begun(large))),
+                // No share copies files with several names.
+                Ok(Copied::Left) => Ok(Vec::new()),
                 Ok(Copied::Complete(copy)) => {
                     let name = entry.copy().to_owned();
                     let (pair, directory) = (parent.pair, parent.below());
@@ -207,8 +236,10 @@ impl Walk {
         existing: Option<&Seen>,
     ) -> Result<Copied, Failure> {
         let counters = &self.context.counters;
+        // A share of this copy has copied the file if it is there, or a former run.
+        let trusts = self.context.options.part == Part::Finish && seen.metadata.nlink() < 2;
         if let Some(existing) = existing
-            && self.context.options.resume
+            && (self.context.options.resume || trusts)
             && is_complete(seen, existing)?
         {
             let is_file = seen.metadata.is_file();
@@ -238,6 +269,43 @@ impl Walk {
         };
         Counters::add(&counters.others, 1);
         Ok(Copied::Complete(identity))
+    }
+
+    /// Returns the task of this process for an entry that is no directory.
+    fn role(&self, parent: &Directory, entry: &Entry, seen: &Seen) -> Role {
+        let has_several_names = seen.metadata.nlink() > 1;
+        let is_large = seen.metadata.is_file() && seen.metadata.len() >= LARGE;
+        let part = self.context.options.part;
+        if part == Part::Prepare && is_large && !has_several_names {
+            Counters::add(&self.context.counters.large, 1);
+        }
+        match part {
+            Part::Whole | Part::Finish => Role::Entry,
+            // The links of one file may be in several shares. So the last part copies it.
+            Part::Prepare | Part::Share(_) if has_several_names => Role::None,
+            Part::Prepare if is_large => Role::Pieces,
+            Part::Prepare => Role::None,
+            Part::Share(share) if share.has_entry(parent.key.entry(&entry.name)) => Role::Entry,
+            Part::Share(_) if is_large => Role::Pieces,
+            Part::Share(_) => Role::None,
+        }
+    }
+
+    /// Begins a large file, or copies some of its pieces, for the process that completes it.
+    fn pieces(
+        &self,
+        parent: &Arc<Directory>,
+        entry: &Entry,
+        seen: &Seen,
+        existing: Option<&Seen>,
+    ) -> Result<Copied, Failure> {
+        if let Some(existing) = existing
+            && self.context.options.resume
+            && is_complete(seen, existing)?
+        {
+            return Ok(Copied::Left);
+        }
+        file::copy(parent, entry, seen, existing.is_some())
     }
 
     fn link(
@@ -289,7 +357,7 @@ impl Walk {
 /// The units of a file that was begun: one for each thread that may work on it.
 fn as_work(copied: Copied) -> Vec<Work> {
     match copied {
-        Copied::Complete(_) => Vec::new(),
+        Copied::Complete(_) | Copied::Left => Vec::new(),
         Copied::Begun(large) => {
             let pieces = crate::plan::piece_count(large.version.len);
             let threads = large.directory.context.options.threads as u64;

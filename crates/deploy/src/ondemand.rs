@@ -50,6 +50,34 @@ pub struct OnDemand {
     pub owner: Option<u32>,
     /// Time limit of each command on a host, in seconds.
     pub patience: u32,
+    /// Sources that must be readable on each host before a start.
+    pub sources: Vec<String>,
+    /// Copies out of the file system that must precede its removal.
+    pub stage_out: Vec<StageOut>,
+    /// Data that a removal may destroy.
+    pub removal: Removal,
+}
+
+/// A copy out of the file system.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StageOut {
+    /// Path below the mount point.
+    pub source: String,
+    /// Destination.
+    pub destination: String,
+}
+
+/// Data that a removal may destroy.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Removal {
+    /// Only data that nothing was to save: the removal fails if copies out of the file system were
+    /// requested, or if it is held.
+    #[default]
+    Unneeded,
+    /// The requested copies have succeeded.
+    Saved,
+    /// All data.
+    All,
 }
 
 /// Token and id of one start. All hosts of the start have the same token and id.
@@ -67,6 +95,8 @@ pub enum Command {
     Check,
     /// Create the file system and mount it.
     Start,
+    /// Note the copies that must precede the removal.
+    Keep,
     /// Unmount and remove the file system. If a run is given, remove only the part that this run
     /// has created.
     Stop,
@@ -94,6 +124,10 @@ pub struct HostState {
     pub is_mounted: bool,
     /// Time at which the start began, in UTC. `None` means that no start has succeeded.
     pub since: Option<String>,
+    /// Copies that must precede the removal, as `SOURCE:DESTINATION`.
+    pub stage_out: Vec<String>,
+    /// The text of the file that holds the data, if users have created one.
+    pub hold: Option<String>,
 }
 
 /// The result of a command.
@@ -236,7 +270,14 @@ impl OnDemand {
                 ));
             }
         }
-        Ok(())
+        let outs = self.stage_out.iter().flat_map(|it| [&it.source, &it.destination]);
+        match self.sources.iter().chain(outs).find(|path| !is_staged_path(path)) {
+            Some(path) => refuse(format!(
+                "invalid path '{path}': expected an absolute path without '..', colons, quotes \
+                 and control characters"
+            )),
+            None => Ok(()),
+        }
     }
 
     /// Runs a command on all hosts, or on this host. Tries every host, even if other hosts fail.
@@ -291,22 +332,7 @@ impl OnDemand {
     }
 
     fn deployment(&self) -> Deployment {
-        let host = |address: &String| Host {
-            name: address.clone(),
-            address: address.clone(),
-            network: vec![address.clone()],
-            roles: vec![Role::Storage, Role::Client],
-            domain: String::new(),
-            disks: Vec::new(),
-            directories: Vec::new(),
-        };
-        Deployment {
-            cluster: self.name.clone(),
-            ssh: SshSettings::default(),
-            mount: MountSettings { point: self.mount.clone(), options: String::new() },
-            hosts: self.hosts.iter().map(host).collect(),
-            directory: PathBuf::new(),
-        }
+        deployment(&self.name, &self.mount, &self.hosts)
     }
 
     /// Returns the script of a host. [`Self::check`] refuses values with quotes.
@@ -316,6 +342,7 @@ impl OnDemand {
             Command::Check => "check",
             // A start also prints the state of the host.
             Command::Start => "start; status",
+            Command::Keep => "keep",
             Command::Stop => "stop",
             Command::Status => "status",
         };
@@ -333,6 +360,22 @@ impl OnDemand {
             ("PORT", self.port.to_string()),
             ("OWNER", self.owner.map(|it| it.to_string()).unwrap_or_default()),
             ("PATIENCE", self.patience.to_string()),
+            ("SOURCES", self.sources.join("\n")),
+            (
+                "STAGE_OUT",
+                self.stage_out.iter().map(StageOut::shown).collect::<Vec<_>>().join("\n"),
+            ),
+            // A failed start removes its own part, which has no data yet.
+            (
+                "DISCARD",
+                match self.removal {
+                    _ if run.is_some() => "all",
+                    Removal::All => "all",
+                    Removal::Saved => "saved",
+                    Removal::Unneeded => "",
+                }
+                .to_owned(),
+            ),
         ];
         let mut script = String::new();
         for (name, value) in variables {
@@ -341,6 +384,26 @@ impl OnDemand {
         // The programs of the script must not read the rest of the script as their input.
         let _ = writeln!(script, "{SCRIPT}{{ {verb}; }} </dev/null");
         script
+    }
+}
+
+/// Returns sessions' hosts: these addresses, with the settings of the user's own `ssh`.
+pub fn deployment(name: &str, mount: &str, hosts: &[String]) -> Deployment {
+    let host = |address: &String| Host {
+        name: address.clone(),
+        address: address.clone(),
+        network: vec![address.clone()],
+        roles: vec![Role::Storage, Role::Client],
+        domain: String::new(),
+        disks: Vec::new(),
+        directories: Vec::new(),
+    };
+    Deployment {
+        cluster: name.to_owned(),
+        ssh: SshSettings::default(),
+        mount: MountSettings { point: mount.to_owned(), options: String::new() },
+        hosts: hosts.iter().map(host).collect(),
+        directory: PathBuf::new(),
     }
 }
 
@@ -363,6 +426,27 @@ fn state(host: String, text: &str) -> HostState {
         running: values("runs"),
         is_mounted: !values("mounted").is_empty(),
         since: values("since").pop(),
+        stage_out: values("stage-out"),
+        hold: values("held").pop(),
+    }
+}
+
+/// Whether a path can be in a note of a stage-out and in a script.
+fn is_staged_path(path: &str) -> bool {
+    let is_good = |it: char| it != ':' && it != '\'' && !it.is_control();
+    path.starts_with('/') && path.chars().all(is_good) && path.split('/').all(|it| it != "..")
+}
+
+impl StageOut {
+    /// Returns the note of the copy: `SOURCE:DESTINATION`.
+    pub fn shown(&self) -> String {
+        format!("{}:{}", self.source, self.destination)
+    }
+
+    /// Reads a note.
+    pub fn parse(note: &str) -> Option<Self> {
+        let (source, destination) = note.split_once(':')?;
+        Some(Self { source: source.to_owned(), destination: destination.to_owned() })
     }
 }
 
@@ -379,6 +463,12 @@ mod tests {
             port: 7600,
             owner: Some(1000),
             patience: 60,
+            sources: vec!["/home/a b/input".into()],
+            stage_out: vec![StageOut {
+                source: "/mnt/scratch".into(),
+                destination: "/home/out".into(),
+            }],
+            removal: Removal::Unneeded,
         }
     }
 

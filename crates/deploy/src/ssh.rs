@@ -3,20 +3,23 @@
 //! A script arrives on standard input, so secrets in it appear in no list of processes and in no
 //! file. Only a script that precedes a payload (the program) is on the command line. `ssh` itself
 //! decides about keys and known hosts. This module never asks the user, and never accepts an
-//! unknown host key. [`run_here`] runs a script on this host instead.
+//! unknown host key. [`run_here`] runs a script on this host instead. [`Ssh::program`] is the
+//! command of a program whose streams the caller uses.
 
 use crate::hosts::{Deployment, Host};
 use serde::Serialize;
 use skep_types::{Error, ErrorCode, Result};
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Time limit of a connection attempt, in seconds.
 const CONNECT_SECONDS: u32 = 10;
 /// Exit code of `ssh` if the session itself failed.
 const SESSION_FAILED: i32 = 255;
+/// Exit code of a shell that does not find the program.
+const NOT_FOUND: i32 = 127;
 
 /// A problem or warning of one host.
 #[derive(Debug, Clone, Serialize)]
@@ -92,7 +95,55 @@ impl<'a> Ssh<'a> {
         finished
     }
 
+    /// Returns the command that runs a program on a host, as root or as the user of the session.
+    /// The streams of the command are the streams of the program.
+    pub fn program(&self, host: &Host, words: &[String], as_root: bool) -> Command {
+        let words: Vec<_> = words.iter().map(|word| quoted(word)).collect();
+        let words = words.join(" ");
+        // The shell stays: a program that is killed then gives an exit code other than that of a
+        // lost session.
+        let line = match as_root {
+            false => format!("{words}; exit $?"),
+            true => {
+                format!("if [ \"$(id -u)\" = 0 ]; then {words}; else sudo -n {words}; fi; exit $?")
+            }
+        };
+        self.client(host, &format!("exec sh -c {}", quoted(&line)))
+    }
+
+    /// Explains the end of a program of [`Self::program`] that has failed. Also returns whether the
+    /// program has certainly ended.
+    pub fn explain(&self, host: &Host, status: ExitStatus, errors: &str) -> (String, bool) {
+        match status.code() {
+            Some(SESSION_FAILED) => (self.session_error(host, errors).context().to_owned(), false),
+            Some(code) if errors.contains("sudo: ") => {
+                (no_root(host, errors).context().to_owned(), code != SESSION_FAILED)
+            }
+            Some(NOT_FOUND) => {
+                let reason = last_lines(errors, "");
+                let what = format!("skep is not installed ({reason}); install its package");
+                (what, true)
+            }
+            Some(_) => (format!("{status}: {}", last_lines(errors, "")), true),
+            // The client itself was killed.
+            None => (format!("ssh ended: {status}"), false),
+        }
+    }
+
     fn start(&self, host: &Host, command: &str) -> Result<Child> {
+        let mut ssh = self.client(host, command);
+        ssh.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        ssh.spawn().map_err(|error| match error.kind() {
+            ErrorKind::NotFound => Error::new(
+                ErrorCode::NotFound,
+                "cannot run ssh: the program is not installed; install the package \
+                 openssh-client (Debian) or openssh-clients (RHEL)",
+            ),
+            _ => Error::from(error).within("cannot run ssh"),
+        })
+    }
+
+    fn client(&self, host: &Host, command: &str) -> Command {
         let settings = &self.deployment.ssh;
         let mut ssh = Command::new("ssh");
         ssh.args(["-T", "-o", "BatchMode=yes", "-o", "ServerAliveInterval=10"]);
@@ -112,15 +163,7 @@ impl<'a> Ssh<'a> {
             ssh.args(["-l", &settings.user]);
         }
         ssh.args(["--", &host.address, command]);
-        ssh.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        ssh.spawn().map_err(|error| match error.kind() {
-            ErrorKind::NotFound => Error::new(
-                ErrorCode::NotFound,
-                "cannot run ssh: the program is not installed; install the package \
-                 openssh-client (Debian) or openssh-clients (RHEL)",
-            ),
-            _ => Error::from(error).within("cannot run ssh"),
-        })
+        ssh
     }
 
     fn finish(&self, host: &Host, mut child: Child) -> Result<Output> {
@@ -267,6 +310,31 @@ mod tests {
         );
         let no_root = no_root(host, "sudo: a password is required\n");
         assert!(no_root.context().contains("sudo without a password"), "{no_root}");
+    }
+
+    #[test]
+    fn ends_of_programs_are_explained() {
+        use std::os::unix::process::ExitStatusExt;
+        let deployment = Deployment::parse(crate::hosts::tests::GOOD).unwrap();
+        let (ssh, host) = (Ssh::new(&deployment), &deployment.hosts[1]);
+        let explain =
+            |status: i32, errors: &str| ssh.explain(host, ExitStatus::from_raw(status), errors);
+        for (status, errors, word, has_ended) in [
+            (255 << 8, "Connection reset by peer\n", "cannot reach host s1", false),
+            (127 << 8, "sh: 1: skep: not found\n", "install its package", true),
+            (137 << 8, "Killed\n", "exit status: 137: Killed", true),
+            (1 << 8, "sudo: a password is required\n", "cannot become root", true),
+            (9, "", "ssh ended", false),
+        ] {
+            let (text, ended) = explain(status, errors);
+            assert!(text.contains(word), "{word}: {text}");
+            assert_eq!(ended, has_ended, "{word}");
+        }
+        let command = ssh.program(host, &["skep".into(), "a 'b'".into()], false);
+        let last = command.get_args().last().unwrap().to_str().unwrap();
+        let output =
+            Command::new("sh").args(["-c", &last.replace("skep", "echo")]).output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "a 'b'\n");
     }
 
     #[test]

@@ -9,6 +9,7 @@
 //! - [`connections`]: breaks TCP connections of a process without ending the process
 //! - [`proxy`]: drops the reply to a chosen request
 //! - [`page`]: the commands of a page of the documentation, and hosts that run these commands
+//! - [`ssh_site`]: hosts with an `sshd` each
 //! - [`lab`]: labs of `skep lab`
 //! - [`files`]: file system calls that must succeed
 //! - [`target_disk`]: a separate disk for one target, which a test can make to fail
@@ -41,6 +42,7 @@ pub mod proxy;
 pub mod random;
 pub mod schema;
 pub mod scratch;
+pub mod ssh_site;
 pub mod suite;
 pub mod target_disk;
 pub mod thin;

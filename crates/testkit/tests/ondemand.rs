@@ -1,109 +1,17 @@
 //! `skep ondemand` on hosts with separate networks and root directories, over real `sshd`s and in
 //! the prolog and epilog of a batch job. A small program replaces Slurm's `scontrol`.
 
-use skep_testkit::page::{PageHost, PageNetwork};
+use skep_testkit::page::PageHost;
 use skep_testkit::program::{Finished, finish};
+use skep_testkit::ssh_site::{LONG, SharedDirectory, SshSite, kill};
 use skep_testkit::{files, schema, wait_for};
-use std::collections::BTreeSet;
 use std::path::Path;
-use std::time::{Duration, Instant};
-
-/// Time limit for one command. It is long, because the machine may be busy with other work.
-const LONG: Duration = Duration::from_secs(180);
-
-/// Hosts n1, n2, ... with the addresses 10.0.0.1, 10.0.0.2, ...
-struct Site {
-    // Fields are dropped in this order, because the hosts must end before their switch.
-    hosts: Vec<PageHost>,
-    admin: PageHost,
-    _network: PageNetwork,
-}
-
-impl Site {
-    fn new(count: usize) -> Self {
-        let network = PageNetwork::new();
-        let admin = network.host("admin", "10.0.0.99/24");
-        admin
-            .run(
-                "rm -rf ~root/.ssh; mkdir ~root/.ssh; cd ~root/.ssh\n\
-                 ssh-keygen -q -t ed25519 -N '' -f id_ed25519\n\
-                 printf 'StrictHostKeyChecking accept-new\\n' >config",
-            )
-            .expect_success();
-        let key = admin.run("cat ~root/.ssh/id_ed25519.pub").expect_success();
-        let names = (1..=count).map(|it| format!("10.0.0.{it} n{it}\n")).collect::<String>();
-        let add = |index: usize| {
-            let mut host = network.host(&format!("n{index}"), &format!("10.0.0.{index}/24"));
-            // Give the host its own local disk and /run, without the files of this machine.
-            host.run(&format!(
-                "strip /usr/bin/skep; mkdir -p /srv/local /etc/skep\n\
-                 mount -t tmpfs tmpfs /run; mount --bind /srv/local /var/lib\n\
-                 printf '{names}' >>/etc/hosts"
-            ))
-            .expect_success();
-            host.serve_ssh(&key);
-            host
-        };
-        let hosts = (1..=count).map(add).collect();
-        Self { hosts, admin, _network: network }
-    }
-
-    /// Runs `skep ondemand` on the administrator's host, with `hosts` as the list of nodes.
-    fn ondemand(&self, arguments: &str, hosts: &[&str]) -> Finished {
-        let list = hosts.iter().map(|host| format!("{host} slots=4\n")).collect::<String>();
-        let line = format!(
-            "printf '# nodes\\n{list}' >/srv/nodes\n\
-             skep ondemand {arguments} --hosts /srv/nodes"
-        );
-        finish(&mut self.admin.shell(&line), LONG)
-    }
-
-    /// Returns for each host the paths in the directories in which `skep ondemand` creates files.
-    fn contents(&self) -> Vec<String> {
-        let list = |host: &PageHost| {
-            host.run("find /var/lib /mnt /etc/skep /run -xdev | sort").expect_success()
-        };
-        self.hosts.iter().map(list).collect()
-    }
-
-    /// Checks that no file, mount or process of an on-demand file system is left on any host.
-    fn expect_unchanged(&self, before: &[String]) {
-        for ((host, before), after) in self.hosts.iter().zip(before).zip(self.contents()) {
-            let [before, after] = [before, &after].map(|it| it.lines().collect::<BTreeSet<_>>());
-            let differences: Vec<_> = before.symmetric_difference(&after).collect();
-            assert!(differences.is_empty(), "{}: {differences:?}", host.name());
-            let left = host.run(
-                "grep fuse.skep /proc/mounts || true\n\
-                 own=$(readlink /proc/self/ns/net)\n\
-                 for process in /proc/[0-9]*; do\n\
-                 if [ \"$(readlink $process/ns/net)\" = \"$own\" ]; then cat $process/comm; fi\n\
-                 done 2>/dev/null | grep '^skep' || true",
-            );
-            assert_eq!(left.expect_success(), "", "{}", host.name());
-        }
-    }
-}
-
-/// Kills the processes of Skep on one host whose command lines contain `text`. Looks at the network
-/// namespaces of processes, because all hosts share the process ids of this machine.
-fn kill(host: &PageHost, text: &str) {
-    let killed = host.run(&format!(
-        "own=$(readlink /proc/self/ns/net)\n\
-         for found in $(grep -ls '^skep' /proc/[0-9]*/comm); do\n\
-         process=${{found%/comm}}\n\
-         [ \"$(readlink $process/ns/net)\" = \"$own\" ] || continue\n\
-         case \"$(tr '\\000' ' ' <$process/cmdline)\" in\n\
-         *'{text}'*) kill -9 ${{process#/proc/}}; echo killed ;;\n\
-         esac\n\
-         done"
-    ));
-    assert!(killed.expect_success().contains("killed"), "{text}");
-}
+use std::time::Instant;
 
 /// Command: skep ondemand start, skep ondemand status, skep ondemand stop.
 #[test]
 fn file_system_on_demand_is_made_used_and_removed() {
-    let site = Site::new(3);
+    let site = SshSite::new(3);
     let all = ["10.0.0.1", "10.0.0.2", "10.0.0.3"];
     let before = site.contents();
     let begin = Instant::now();
@@ -147,7 +55,7 @@ fn file_system_on_demand_is_made_used_and_removed() {
 
 #[test]
 fn failed_ondemand_start_leaves_nothing_on_any_host() {
-    let site = Site::new(2);
+    let site = SshSite::new(2);
     let before = site.contents();
     let check = |arguments: &str, hosts: &[&str], words: &[&str]| {
         let text = site.ondemand(arguments, hosts).expect_failure();
@@ -192,7 +100,7 @@ fn failed_ondemand_start_leaves_nothing_on_any_host() {
 /// change.
 #[test]
 fn ondemand_refuses_directories_of_other_users_and_hosts() {
-    let site = Site::new(2);
+    let site = SshSite::new(2);
     let (first, both) = (&site.hosts[0], ["10.0.0.1", "10.0.0.2"]);
     let before = site.contents();
     let cases = [
@@ -217,27 +125,17 @@ fn ondemand_refuses_directories_of_other_users_and_hosts() {
     }
 
     // Both hosts see the same directory, because all hosts of the test share /dev.
-    let shared = SharedDirectory(format!("/dev/shm/skep-ondemand-{}", std::process::id()));
-    first.run(&format!("mkdir {}", shared.0)).expect_success();
-    let start = format!("start --directory {} --patience 10", shared.0);
+    let shared = SharedDirectory::new("ondemand");
+    let start = format!("start --directory {} --patience 10", shared.path());
     let text = site.ondemand(&start, &both).expect_failure();
     assert!(text.contains("is on a shared file system"), "{text}");
     site.expect_unchanged(&before);
-    first.run(&format!("rmdir {}", shared.0)).expect_success();
-}
-
-/// A directory that is removed even if the test fails.
-struct SharedDirectory(String);
-
-impl Drop for SharedDirectory {
-    fn drop(&mut self) {
-        std::fs::remove_dir_all(&self.0).ok();
-    }
+    first.run(&format!("rmdir {}", shared.path())).expect_success();
 }
 
 #[test]
 fn ondemand_stop_completes_after_deaths_of_processes_and_hosts() {
-    let site = Site::new(3);
+    let site = SshSite::new(3);
     let all = ["10.0.0.1", "10.0.0.2", "10.0.0.3"];
     let before = site.contents();
     // All processes of two hosts die, and the third host cannot be reached.
@@ -270,7 +168,7 @@ fn ondemand_stop_completes_after_deaths_of_processes_and_hosts() {
 
 #[test]
 fn ondemand_stop_leaves_foreign_processes_and_files_alone() {
-    let site = Site::new(1);
+    let site = SshSite::new(1);
     let (host, only) = (&site.hosts[0], ["10.0.0.1"]);
     site.ondemand("start", &only).expect_success();
     let run = host.run("echo /var/lib/skep-ondemand/ondemand.*").expect_success();
@@ -310,7 +208,7 @@ fn ondemand_stop_leaves_foreign_processes_and_files_alone() {
 
 #[test]
 fn nodes_of_a_job_start_and_remove_their_services() {
-    let site = Site::new(3);
+    let site = SshSite::new(3);
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/slurm");
     let [prolog, epilog] =
         ["prolog.sh", "epilog.sh"].map(|name| files::read_to_string(directory.join(name)));

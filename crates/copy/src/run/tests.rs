@@ -12,6 +12,7 @@ use tempfile::TempDir;
 
 mod hazards;
 mod pieces;
+mod several;
 
 const OPTIONS: Options = Options {
     threads: 4,
@@ -23,6 +24,7 @@ const OPTIONS: Options = Options {
     one_file_system: false,
     owners: true,
     xattrs: true,
+    part: Part::Whole,
 };
 
 /// A directory with a source; the copy is next to it.
@@ -151,7 +153,14 @@ fn describe(top: &Path) -> BTreeMap<PathBuf, String> {
 fn checksum(bytes: &[u8]) -> String {
     use std::hash::Hasher;
     let mut hasher = std::hash::DefaultHasher::new();
-    hasher.write(bytes);
+    // Large files of tests have long holes. Their comparison must not take minutes.
+    for (number, block) in bytes.chunks(4096).enumerate() {
+        if block != &[0; 4096][..block.len()] {
+            hasher.write_usize(number);
+            hasher.write(block);
+        }
+    }
+    hasher.write_usize(bytes.len());
     format!("{:016x}", hasher.finish())
 }
 

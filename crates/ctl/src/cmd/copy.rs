@@ -1,12 +1,17 @@
-//! `skep copy`: copies trees of files in parallel. Owns the arguments and the output;
-//! `skep_copy` copies.
+//! `skep copy`: copies trees of files in parallel, by this host or by several. Owns the arguments
+//! and the output; `skep_copy` copies.
+
+pub(in crate::cmd) mod several;
+mod worker;
 
 use crate::help::{Example, examples};
 use crate::output::{count, is_for_people, print, size, span};
 use skep_copy::context::Options;
+use skep_copy::hosts::HostsOutcome;
 use skep_copy::outcome::{Outcome, Progress};
 use skep_copy::plan::pairs;
 use skep_copy::run::copy;
+use skep_copy::shares::Part;
 use skep_service::ByteSize;
 use skep_types::{Error, ErrorCode, Result};
 use std::fmt::Write as _;
@@ -20,6 +25,14 @@ const EXAMPLES: &[Example] = &[
         "copy results out of the cluster, and compare each byte",
         "skep copy --verify /mnt/skep/run7 /mnt/skep/run8 /archive/",
     ),
+    (
+        "by all hosts in a file, by ssh",
+        "skep copy --hosts nodes --verify /home/data /mnt/skep/data",
+    ),
+    (
+        "by all nodes, in the script of a Slurm job",
+        "skep copy --job $HOME/input /mnt/ondemand/input",
+    ),
     ("count what a second run would copy", "skep copy --resume --dry-run /data /mnt/skep/data"),
 ];
 
@@ -32,7 +45,9 @@ const LISTED: usize = 20;
 /// arguments continues the first. Several sources, or a DESTINATION with `/` at its end, are copied
 /// below DESTINATION. Modes, owners, times, extended attributes, hard links, symbolic links and
 /// holes are preserved. Each copy gets its name when it is complete and synced. Exit code 1 or
-/// higher means that an entry is missing at the destination.
+/// higher means that an entry is missing at the destination. With --hosts or --job, each host
+/// copies a share of the files and of the pieces of large files; both paths must be the same on all
+/// hosts.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 #[command(override_usage = "skep copy [OPTIONS] <SOURCE>... <DESTINATION>")]
@@ -46,6 +61,15 @@ pub(crate) struct CopyArgs {
     /// As in `cp`: accepted for scripts, since attributes are always kept
     #[arg(short, long, hide = true)]
     archive: bool,
+    /// List of hosts that copy together, one per line. Each is reached by ssh, as its user
+    #[arg(long, value_name = "FILE", conflicts_with = "job")]
+    hosts: Option<PathBuf>,
+    /// In the script of a Slurm job: all nodes of the job copy together
+    #[arg(long)]
+    job: bool,
+    /// The part of a copy by several hosts that this process does
+    #[arg(long, value_name = "PART", hide = true, conflicts_with_all = ["hosts", "job"])]
+    part: Option<Part>,
     /// Leave out files whose copy has the same length and time, and continue large files
     #[arg(long)]
     resume: bool,
@@ -55,8 +79,8 @@ pub(crate) struct CopyArgs {
     /// Do not sync files and directories: faster, but a power loss may leave incomplete copies
     #[arg(long)]
     no_sync: bool,
-    /// Only count files and bytes; copy nothing
-    #[arg(long)]
+    /// Only count files and bytes; copy nothing. One host does this alone
+    #[arg(long, conflicts_with_all = ["hosts", "job", "part"])]
     dry_run: bool,
     /// Leave out the contents of directories where another file system is mounted
     #[arg(long)]
@@ -67,11 +91,11 @@ pub(crate) struct CopyArgs {
     /// Leave out extended attributes and access control lists
     #[arg(long)]
     no_xattrs: bool,
-    /// Number of threads
+    /// Number of threads of each host
     #[arg(long, value_name = "COUNT", default_value_t = 16,
         value_parser = clap::value_parser!(u16).range(1..=256))]
     threads: u16,
-    /// Most bytes per second of all threads together, as in 500MiB [default: no limit]
+    /// Most bytes per second of all threads and hosts together, as in 500MiB [default: no limit]
     #[arg(long, value_name = "SIZE")]
     rate: Option<ByteSize>,
 }
@@ -91,7 +115,6 @@ pub(crate) fn run(args: &CopyArgs) -> Result<()> {
         let what = "cannot copy at the rate 0: name at least one byte per second, as in 500MiB";
         return Err(Error::new(ErrorCode::InvalidArgument, what));
     }
-    let pairs = pairs(sources, destination, |path| path.is_dir())?;
     let options = Options {
         threads: args.threads.into(),
         bytes_per_second: args.rate.map(|rate| rate.0),
@@ -102,7 +125,25 @@ pub(crate) fn run(args: &CopyArgs) -> Result<()> {
         one_file_system: args.one_file_system,
         owners: !args.no_owners,
         xattrs: !args.no_xattrs,
+        part: args.part.unwrap_or_default(),
     };
+    if args.part.is_some() {
+        worker::watch();
+        return worker::run(sources, destination, &options);
+    }
+    if let Some(transport) = several::Transport::chosen(args.hosts.as_deref(), args.job)? {
+        let outcome = transport.copy(sources, destination, &options)?;
+        print(&outcome, hosts_as_text)?;
+        return failure(&outcome.outcome).map_or(Ok(()), Err);
+    }
+    let pairs = pairs(sources, destination, |path| path.is_dir())?;
+    let outcome = with_progress(|report| copy(&pairs, &options, report))?;
+    print(&outcome, as_text)?;
+    failure(&outcome).map_or(Ok(()), Err)
+}
+
+/// Calls a copy that reports its progress, and shows the progress on a terminal.
+fn with_progress<T>(copy: impl FnOnce(&dyn Fn(&Progress)) -> Result<T>) -> Result<T> {
     let shows_progress = is_for_people() && std::io::stderr().is_terminal();
     let report = |progress: &Progress| {
         if shows_progress {
@@ -110,12 +151,11 @@ pub(crate) fn run(args: &CopyArgs) -> Result<()> {
             let _ = write!(std::io::stderr(), "\r\x1b[K{}", line(progress));
         }
     };
-    let outcome = copy(&pairs, &options, &report)?;
+    let result = copy(&report);
     if shows_progress {
         let _ = write!(std::io::stderr(), "\r\x1b[K");
     }
-    print(&outcome, as_text)?;
-    failure(&outcome).map_or(Ok(()), Err)
+    result
 }
 
 /// Formats the progress as one line.
@@ -158,8 +198,21 @@ fn as_text(outcome: &Outcome) -> String {
     text
 }
 
+/// Formats the result of several hosts.
+pub(in crate::cmd) fn hosts_as_text(outcome: &HostsOutcome) -> String {
+    let mut text = as_text(&outcome.outcome);
+    let copied = outcome.hosts.iter().filter(|it| it.shares > 0).count();
+    let _ = write!(text, "\n{copied} of {} hosts have copied", outcome.hosts.len());
+    for host in &outcome.hosts {
+        if let Some(problem) = &host.problem {
+            let _ = write!(text, "\nOther hosts have copied the share of {}: {problem}", host.host);
+        }
+    }
+    text
+}
+
 /// Returns the error of a copy with problems. `None` means that the copy is complete.
-fn failure(outcome: &Outcome) -> Option<Error> {
+pub(in crate::cmd) fn failure(outcome: &Outcome) -> Option<Error> {
     if outcome.problem_count == 0 {
         return None;
     }

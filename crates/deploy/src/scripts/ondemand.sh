@@ -1,7 +1,9 @@
 # One host of a file system on demand. Variables: NAME, RUN (16 hexadecimal digits of this start, or
 # empty: all runs of the name), HOST (address of this host in the list), HOSTS (the list, for
 # messages), TOKEN, FIRST (address of the first host), IS_FIRST, SERVERS (number of hosts),
-# DIRECTORY, MOUNT, PORT, OWNER (user id, or empty), PATIENCE (seconds).
+# DIRECTORY, MOUNT, PORT, OWNER (user id, or empty), PATIENCE (seconds), SOURCES (paths that a start
+# needs, one per line), STAGE_OUT (copies that must precede a removal, one SOURCE:DESTINATION per
+# line), DISCARD (what a removal may destroy: all, saved, or nothing that was to be saved).
 #
 # A run has one directory, PARENT/NAME.RUN. Its path is in the arguments of all processes of the
 # run, and is the source of its mount. So a removal finds exactly what the run has made, after every
@@ -204,6 +206,47 @@ remove() { # directory of a run
   [ -z "$inside" ] || die "cannot remove $1: a file system is mounted on $inside; unmount it first"
   rm -rf --one-file-system -- "$1" || die "cannot remove $1"
 }
+# Prints the text of the users' hold on a run: a file in the top directory of the file system. Fails
+# if there is none, or if the file system does not answer.
+hold_of() { # directory of a run
+  point=$(mounts | awk -v run="$1" '$2 == "fuse.skep" && $3 == run { print $1; exit }')
+  [ -n "$point" ] && [ "$(top_mount "$point")" = "fuse.skep $1" ] || return 1
+  rm -f "$1/held" "$1/looked"
+  # A process in a file system whose services are dead may not end, even if it is killed.
+  {
+    if [ -e "$point/.skep-hold" ]; then head -c 200 "$point/.skep-hold" >"$1/held"; fi
+    : >"$1/looked"
+  } </dev/null >/dev/null 2>&1 8>&- 9>&- &
+  tries=50
+  while [ ! -e "$1/looked" ] && [ "$tries" -gt 0 ]; do tries=$((tries - 1)); sleep 0.1; done
+  [ -e "$1/held" ] || return 1
+  tr -cd '[:print:]' <"$1/held"
+}
+# Ends the script if the data of a run are to be saved.
+refuse_unsaved() { # directory of a run
+  if [ "$DISCARD" = all ] || [ ! -e "$1/complete" ]; then return 0; fi
+  if [ "$DISCARD" != saved ] && [ -s "$1/stage-out" ]; then
+    die "the data of $NAME are not staged out ($(head -n 1 "$1/stage-out")): they are on $MOUNT and" \
+      "in $1; stage them out, or give them up with --discard"
+  fi
+  if text=$(hold_of "$1"); then
+    die "$MOUNT/.skep-hold holds the data of $NAME (${text:-no reason}): copy them and remove this" \
+      "file, or give them up with --discard"
+  fi
+  rm -f "$1/stage-out"
+}
+# Notes the copies that must precede the removal.
+keep() {
+  kept=''
+  for found in $(runs); do
+    [ -e "$found/complete" ] || continue
+    { fact "$found" stage-out; printf '%s\n' "$STAGE_OUT"; } |
+      awk 'NF && !seen[$0]++' >"$found/new-stage-out"
+    mv -f "$found/new-stage-out" "$found/stage-out" || die "cannot write $found/stage-out"
+    kept=yes
+  done
+  [ -n "$kept" ] || die "$NAME is not running here"
+}
 # Locks the directory of a run, and removes the run. Ends a start that still works on it.
 stop_run() { # directory of a run
   if is_foreign "$1"; then
@@ -211,6 +254,7 @@ stop_run() { # directory of a run
     if [ -n "$RUN" ]; then return 0; fi
     refuse_shared "$1"
   fi
+  refuse_unsaved "$1"
   if [ -d "$1" ] && command exec 8<"$1"; then
     if ! flock -n 8; then
       pid=$(fact "$1" starter)
@@ -266,6 +310,10 @@ check_ports() {
 # Refuses a start that cannot succeed on this host. Changes nothing.
 check() {
   command -v skep >/dev/null || die "skep is not installed; install its package on all hosts"
+  printf '%s\n' "$SOURCES" | while read -r source; do
+    [ -z "$source" ] || [ -r "$source" ] ||
+      die "cannot stage in $source: it does not exist or is not readable on this host"
+  done || exit 1
   if [ -e "$parent" ] || [ -L "$parent" ]; then check_parent; fi
   check_mount_point
   remains=$(RUN='' runs)
@@ -298,6 +346,7 @@ make_run() {
   date -u +%Y-%m-%dT%H:%M:%SZ >"$new/started"
   echo $$ >"$new/starter"
   echo "$TOKEN@$FIRST:$PORT" >"$new/join-token"
+  [ -z "$STAGE_OUT" ] || printf '%s\n' "$STAGE_OUT" >"$new/stage-out"
   if ! mv -T "$new" "$run" 2>/dev/null; then
     rm -rf --one-file-system -- "$new"
     refuse_shared "$run"
@@ -397,6 +446,8 @@ status() {
       $2 == "fuse.skep" && $3 == run { print "mounted\t" $1; exit }'
     if [ -e "$found/complete" ]; then printf 'since\t%s\n' "$(fact "$found" started)"; fi
     printf 'run\t%s\n' "${found##*.}"
+    fact "$found" stage-out | awk 'NF { print "stage-out\t" $0 }'
+    if text=$(hold_of "$found"); then printf 'held\t%s\n' "${text:-no reason}"; fi
   done
 }
 

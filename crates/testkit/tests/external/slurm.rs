@@ -1,8 +1,10 @@
 //! Jobs of a real Slurm on four nodes get a file system on demand by a line in their scripts.
 //! Nothing of the file system is left after the end of the job, after `scancel`, and after the
 //! death of a node.
+//! All nodes together copy the input of a job and its results.
 
 use skep_testkit::page::{PageHost, PageNetwork};
+use skep_testkit::ssh_site::SharedDirectory;
 use skep_testkit::{files, wait_for};
 use std::fmt::Write;
 use std::path::Path;
@@ -109,6 +111,50 @@ impl Slurm {
     }
 }
 
+/// A job whose nodes copy its input and its results together. Its results are held until they are
+/// saved, also after the end of the job.
+fn expect_staging(slurm: &Slurm, all: &[usize]) {
+    let shared = SharedDirectory::new("slurm");
+    let top = shared.path();
+    slurm
+        .control
+        .run(&format!(
+            "mkdir {top}/input; cd {top}/input\n\
+             for number in $(seq 40); do head -c 30000 /dev/urandom >file-$number; done\n\
+             truncate -s 200M large; printf end >>large"
+        ))
+        .expect_success();
+    let script = format!(
+        "skep copy --job --verify {top}/input /mnt/ondemand/input || exit 1\n\
+         echo results >/mnt/ondemand/.skep-hold\n\
+         skep copy --job --verify /mnt/ondemand/input {top}/output"
+    );
+    let job = slurm.submit(&script, "--constraint=skep");
+    slurm.await_state(&job, "COMPLETED");
+    let output = slurm.nodes[0].run("cat /srv/output").expect_success();
+    assert_eq!(output.matches("4 of 4 hosts have copied").count(), 2, "{output}");
+    slurm.control.run(&format!("diff -r {top}/input {top}/output")).expect_success();
+    wait_for("the nodes are drained", PATIENCE, || {
+        let shown = slurm.control.run("sinfo --noheader --states=drained -o %D").stdout;
+        (shown.trim() == NODES.to_string()).then_some(())
+    });
+    slurm.nodes[2]
+        .run("cat /mnt/ondemand/.skep-hold; rm /mnt/ondemand/.skep-hold")
+        .expect_success();
+    for node in &slurm.nodes {
+        // Under the host's own name, as slurmd: the parts of other hosts are refused.
+        let stop = format!("hostname {}; SLURM_JOB_ID={job} skep ondemand stop --job", node.name());
+        node.run(&format!("unshare --uts sh -ec '{stop}'")).expect_success();
+    }
+    slurm.await_removal(all);
+    let resume = format!("scontrol update nodename=n[1-{NODES}] state=resume");
+    slurm.control.run(&resume).expect_success();
+    wait_for("all nodes are idle", PATIENCE, || {
+        let shown = slurm.control.run("sinfo --noheader --states=idle -o %D").stdout;
+        (shown.trim() == NODES.to_string()).then_some(())
+    });
+}
+
 /// Starts a daemon of Slurm that has the host's name as its hostname.
 fn start(host: &mut PageHost, daemon: &str) {
     let name = host.name().to_owned();
@@ -134,6 +180,7 @@ pub(crate) fn jobs_get_a_file_system_on_demand(_: &()) {
     let output = slurm.nodes[0].run("cat /srv/output").expect_success();
     assert_eq!(output, "n1\nn2\nn3\nn4\n");
     slurm.await_removal(&all);
+    expect_staging(&slurm, &all);
 
     let job = slurm.submit("srun sleep 600", constraint);
     slurm.await_state(&job, "RUNNING");

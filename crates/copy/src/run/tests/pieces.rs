@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::partial::Partial;
-use crate::plan::{LARGE, PIECE, list_head};
+use crate::plan::{LARGE, PIECE, Version, list_head};
 use crate::version::version_of;
 
 #[test]
@@ -24,7 +24,7 @@ fn large_file_continues_at_its_missing_pieces() {
     copy.set_permissions(fs::Permissions::from_mode(0o600)).unwrap();
     let version = version_of(&source.metadata().unwrap());
     let head = list_head(OsStr::new("large"), version, copy.metadata().unwrap().ino());
-    let text = [&head[..], b"0\n"].concat();
+    let text = [&head[..], b"1"].concat();
     write_private(&site.copy("").join(&list), &text);
     let resume = Options { resume: true, verify: false, ..OPTIONS };
     let read = |at: u64, len: usize| {
@@ -53,7 +53,7 @@ fn plant_incomplete(site: &Site, source: &File) {
     copy.set_len(len).unwrap();
     let version = version_of(&source.metadata().unwrap());
     let head = list_head(OsStr::new("large"), version, copy.metadata().unwrap().ino());
-    write_private(&site.copy("").join(&list), &[&head[..], b"0\n1\n2\n"].concat());
+    write_private(&site.copy("").join(&list), &[&head[..], b"111"].concat());
 }
 
 fn write_private(path: &Path, contents: &[u8]) {
@@ -136,19 +136,25 @@ fn large_file_in_use_by_another_run_is_left_alone() {
 }
 
 #[test]
-fn part_of_a_line_never_becomes_another_piece() {
+fn incomplete_copy_of_another_process_is_joined_and_locked() {
     let site = Site::new();
     let source = large_source(&site);
-    plant_incomplete(&site, &source);
     let version = version_of(&source.metadata().unwrap());
-    let (partial, list) = partial_names(OsStr::new("large"));
-    let inode = fs::metadata(site.copy("").join(partial)).unwrap().ino();
-    let head = list_head(OsStr::new("large"), version, inode);
-    // A run was killed while it wrote the line "12".
-    write_private(&site.copy("").join(list), &[&head[..], b"0\n1"].concat());
+    let name = OsStr::new("large");
+    fs::create_dir(site.copy("")).unwrap();
     let parent = File::open(site.copy("")).unwrap();
-    for _ in 0..2 {
-        let open = Partial::open(&parent, OsStr::new("large"), version, true).unwrap();
-        assert_eq!(open.finished, [true, false, false]);
-    }
+    assert!(Partial::join(&parent, name, version).unwrap().is_none());
+    drop(Partial::open(&parent, name, version, false).unwrap());
+    let first = Partial::join(&parent, name, version).unwrap().unwrap();
+    let second = Partial::join(&parent, name, version).unwrap().unwrap();
+    // The notes of two hosts do not replace each other.
+    second.note(2).unwrap();
+    first.note(0).unwrap();
+    assert!(Partial::open(&parent, name, version, true).is_err());
+    let other = Version { len: LARGE + 6, ..version };
+    assert!(Partial::join(&parent, name, other).unwrap().is_none());
+    drop((first, second));
+    let whole = Partial::open(&parent, name, version, true).unwrap();
+    assert_eq!(whole.finished, [true, false, true]);
+    assert!(Partial::join(&parent, name, version).is_err());
 }

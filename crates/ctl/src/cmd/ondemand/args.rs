@@ -1,7 +1,9 @@
 //! Options that the subcommands of `skep ondemand` share.
 
 use clap::Args;
-use skep_deploy::ondemand::{OnDemand, OnDemandOutcome, Reach, Run, read_hosts, run_of_job, shown};
+use skep_deploy::ondemand::{
+    OnDemand, OnDemandOutcome, Reach, Removal, Run, read_hosts, run_of_job, shown,
+};
 use skep_types::{Error, ErrorCode, Result};
 use std::path::PathBuf;
 
@@ -47,7 +49,7 @@ impl OndemandArgs {
             return Ok((system, Run::random()?, Reach::Ssh));
         }
         let name = name_of_job()?;
-        let hosts = node_names(&variable(&["SLURM_JOB_NODELIST", "SLURM_NODELIST"])?)?;
+        let hosts = job_hosts()?;
         let here = variable(&["SLURMD_NODENAME"])?;
         let user = variable(&["SLURM_JOB_UID"])?;
         let user = user.parse::<u32>().map_err(|_| {
@@ -77,10 +79,18 @@ impl OndemandArgs {
             port: self.port,
             owner,
             patience: self.patience,
+            sources: Vec::new(),
+            stage_out: Vec::new(),
+            removal: Removal::Unneeded,
         };
         system.check()?;
         Ok(system)
     }
+}
+
+/// Returns the nodes of the Slurm job of this process.
+pub(in crate::cmd) fn job_hosts() -> Result<Vec<String>> {
+    node_names(&variable(&["SLURM_JOB_NODELIST", "SLURM_NODELIST"])?)
 }
 
 fn name_of_job() -> Result<String> {
@@ -92,8 +102,8 @@ fn variable(names: &[&str]) -> Result<String> {
     let value = names.iter().find_map(|name| std::env::var(name).ok());
     value.filter(|value| !value.is_empty()).ok_or_else(|| {
         let what = format!(
-            "cannot use --job: {} is not set; run the command in the prolog or epilog of slurmd, \
-             or name the hosts with --hosts",
+            "cannot use --job: {} is not set; run the command in the job (skep copy), or in the \
+             prolog or epilog of slurmd (skep ondemand), or name the hosts with --hosts",
             names.join(" or ")
         );
         Error::new(ErrorCode::Configuration, what)

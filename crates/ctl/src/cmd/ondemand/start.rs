@@ -1,6 +1,7 @@
 //! `skep ondemand start`: makes and mounts a file system of the hosts of a job.
 
 use super::args::{OndemandArgs, failure};
+use super::staging;
 use crate::help::{Example, examples};
 use crate::output::print;
 use skep_deploy::ondemand::{Command, Reach};
@@ -8,6 +9,10 @@ use skep_types::Result;
 
 const EXAMPLES: &[Example] = &[
     ("of the hosts in a file, by ssh", "skep ondemand start --hosts nodes --mount /scratch"),
+    (
+        "with input, and with results that `stop` must copy before it removes them",
+        "skep ondemand start --hosts nodes --stage-in /home/ada/input \\\n    --stage-out output:/home/ada/output",
+    ),
     ("in the prolog of a Slurm job", "skep ondemand start --job --directory /local"),
 ];
 
@@ -21,13 +26,27 @@ pub(crate) struct StartArgs {
     /// --job the user of the job]
     #[arg(long, value_name = "UID")]
     owner: Option<u32>,
+    /// Data to copy into the file system before the command ends, by all hosts. DST is below the
+    /// mount point [default: the name of SRC]. Can be repeated
+    #[arg(long, value_name = "SRC[:DST]", conflicts_with = "job")]
+    stage_in: Vec<String>,
+    /// Data that `skep ondemand stop` copies out before the removal. SRC is below the mount point
+    /// [default: the whole file system]. Can be repeated
+    #[arg(long, value_name = "[SRC:]DST", conflicts_with = "job")]
+    stage_out: Vec<String>,
     #[command(flatten)]
     ondemand: OndemandArgs,
 }
 
 pub(crate) fn run(args: &StartArgs) -> Result<()> {
     const WHAT: &str = "start the file system";
-    let (system, run, reach) = args.ondemand.start(args.owner)?;
+    let (mut system, run, reach) = args.ondemand.start(args.owner)?;
+    let inputs = args.stage_in.iter().map(|it| staging::stage_in(&system.mount, it));
+    let inputs = inputs.collect::<Result<Vec<_>>>()?;
+    system.sources = inputs.iter().map(|it| it.source.clone()).collect();
+    let outputs = args.stage_out.iter().map(|it| staging::stage_out(&system.mount, it));
+    system.stage_out = outputs.collect::<Result<Vec<_>>>()?;
+    system.check()?;
     if matches!(reach, Reach::Ssh) {
         // During a start, the hosts wait for each other. So check before the start that all hosts
         // can take part.
@@ -51,6 +70,7 @@ pub(crate) fn run(args: &StartArgs) -> Result<()> {
             None => error,
         });
     }
+    staging::run_in(&system, &inputs)?;
     print(&outcome, |outcome| {
         format!(
             "Mounted {} on {} of {} hosts ({:.1} s)",

@@ -1,10 +1,12 @@
 //! `skep ondemand status`: shows the processes and mounts of a file system of the hosts of a job.
 
 use super::args::{OndemandArgs, problems};
+use super::staging;
 use crate::help::{Example, examples};
 use crate::output::{print, render, table};
 use skep_deploy::ondemand::{Command, OnDemandOutcome};
 use skep_types::Result;
+use std::fmt::Write;
 use std::process::ExitCode;
 
 const EXAMPLES: &[Example] =
@@ -37,8 +39,15 @@ fn as_text(outcome: &OnDemandOutcome) -> String {
         shown.add_row([host.host.as_str(), running, mount, since]);
     }
     let text = render(&shown);
-    if outcome.problems.is_empty() {
-        return text.trim_end().to_owned();
+    let mut text = text.trim_end().to_owned();
+    for it in staging::pending(outcome, &[]) {
+        let _ = write!(text, "\nTo stage out before the removal: {}", it.shown());
     }
-    format!("{}\nHosts that did not answer:{}", text.trim_end(), problems(outcome))
+    if let Some(hold) = outcome.hosts.iter().find_map(|it| it.hold.as_ref()) {
+        let _ = write!(text, "\nHeld by {}/.skep-hold: {hold}", outcome.mount);
+    }
+    if outcome.problems.is_empty() {
+        return text;
+    }
+    format!("{text}\nHosts that did not answer:{}", problems(outcome))
 }

@@ -1,0 +1,175 @@
+//! Copies by several hosts: which hosts, and how a process is started on one.
+
+use super::with_progress;
+use crate::cmd::ondemand::{job_hosts, read_hosts};
+use skep_copy::context::Options;
+use skep_copy::hosts::{Hosts, HostsOutcome, Lost, copy};
+use skep_copy::shares::Part;
+use skep_deploy::hosts::Deployment;
+use skep_deploy::ondemand::deployment;
+use skep_deploy::ssh::Ssh;
+use skep_types::{Error, ErrorCode, Result};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus};
+
+/// Longest reason of an error that is shown.
+const MOST_REASON: usize = 500;
+
+/// The way to start processes on hosts.
+#[derive(Debug)]
+pub(in crate::cmd) enum Transport {
+    /// By ssh.
+    Ssh {
+        /// The hosts.
+        deployment: Deployment,
+        /// Whether the processes run as root, and not as the user of the session.
+        as_root: bool,
+    },
+    /// As steps of the Slurm job that this process belongs to.
+    Slurm {
+        /// The nodes of the job.
+        nodes: Vec<String>,
+    },
+}
+
+impl Transport {
+    /// Returns the transport that the user has chosen. `None` means this host alone.
+    pub(super) fn chosen(hosts: Option<&Path>, is_job: bool) -> Result<Option<Self>> {
+        Ok(match (hosts, is_job) {
+            (Some(file), _) => Some(Self::ssh(&read_hosts(file)?, false)),
+            (None, true) => Some(Self::Slurm { nodes: job_hosts()? }),
+            (None, false) => None,
+        })
+    }
+
+    /// Returns the transport to hosts by ssh.
+    pub(in crate::cmd) fn ssh(hosts: &[String], as_root: bool) -> Self {
+        Self::Ssh { deployment: deployment("copy", "", hosts), as_root }
+    }
+
+    fn names(&self) -> Vec<String> {
+        match self {
+            Self::Ssh { deployment, .. } => {
+                deployment.hosts.iter().map(|it| it.name.clone()).collect()
+            }
+            Self::Slurm { nodes } => nodes.clone(),
+        }
+    }
+
+    /// Copies with all hosts, and shows the progress.
+    pub(in crate::cmd) fn copy(
+        &self,
+        sources: &[PathBuf],
+        destination: &Path,
+        options: &Options,
+    ) -> Result<HostsOutcome> {
+        let paths = sources.iter().map(PathBuf::as_path).chain([destination]);
+        let paths = paths.map(shared_path).collect::<Result<Vec<_>>>()?;
+        let names = self.names();
+        let count = names.len();
+        let command = |host: &str, part: Part| {
+            let words = words(options, part, count, &paths);
+            self.command(host, &words)
+        };
+        let explain =
+            |host: &str, status: ExitStatus, errors: &str| self.explain(host, status, errors);
+        let hosts = Hosts { names: &names, command: &command, explain: &explain };
+        with_progress(|report| copy(&hosts, report))
+    }
+
+    fn command(&self, host: &str, words: &[String]) -> Command {
+        match self {
+            Self::Ssh { deployment, as_root } => {
+                let host = deployment.host(host).expect("the name of a host of the deployment");
+                Ssh::new(deployment).program(host, words, *as_root)
+            }
+            Self::Slurm { .. } => {
+                let mut step = Command::new("srun");
+                // Beside the other steps of the job, on the same processors.
+                step.args(["--overlap", "--nodes=1", "--ntasks=1", "--quiet", "--unbuffered"]);
+                step.arg(format!("--nodelist={host}")).args(words);
+                step
+            }
+        }
+    }
+
+    fn explain(&self, host: &str, status: ExitStatus, errors: &str) -> Lost {
+        match self {
+            Self::Ssh { deployment, .. } => {
+                let host = deployment.host(host).expect("the name of a host of the deployment");
+                let (problem, has_ended) = Ssh::new(deployment).explain(host, status, errors);
+                Lost { problem, has_ended }
+            }
+            Self::Slurm { .. } => {
+                let errors: String = errors.trim().chars().take(MOST_REASON).collect();
+                // A step of a node that does not answer ends without its process.
+                Lost { problem: format!("srun: {status}: {errors}"), has_ended: false }
+            }
+        }
+    }
+}
+
+/// Returns a path that has the same meaning on all hosts.
+fn shared_path(path: &Path) -> Result<String> {
+    let absolute = std::path::absolute(path)?;
+    absolute.into_os_string().into_string().map_err(|path| {
+        let what = format!(
+            "cannot copy {}: several hosts copy only paths of UTF-8; copy the directory above it",
+            path.display()
+        );
+        Error::new(ErrorCode::InvalidArgument, what)
+    })
+}
+
+/// Returns the command line of a part.
+fn words(options: &Options, part: Part, hosts: usize, paths: &[String]) -> Vec<String> {
+    let mut words = vec!["skep".to_owned(), "copy".to_owned()];
+    words.extend(["--part".to_owned(), part.to_string()]);
+    words.extend(["--threads".to_owned(), options.threads.to_string()]);
+    if let Some(rate) = options.bytes_per_second {
+        let hosts = if matches!(part, Part::Share(_)) { hosts as u64 } else { 1 };
+        words.extend(["--rate".to_owned(), rate.div_ceil(hosts).to_string()]);
+    }
+    let flags = [
+        (options.resume, "--resume"),
+        (options.verify, "--verify"),
+        (!options.sync, "--no-sync"),
+        (options.one_file_system, "--one-file-system"),
+        (!options.owners, "--no-owners"),
+        (!options.xattrs, "--no-xattrs"),
+    ];
+    words.extend(flags.iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| (*flag).to_owned()));
+    words.push("--".to_owned());
+    words.extend(paths.iter().cloned());
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn command_line_of_a_share_has_all_options() {
+        let options = Options {
+            threads: 3,
+            bytes_per_second: Some(100),
+            resume: true,
+            verify: true,
+            sync: false,
+            is_dry_run: false,
+            one_file_system: true,
+            owners: false,
+            xattrs: false,
+            part: Part::Whole,
+        };
+        let paths = ["/a".to_owned(), "/b/".to_owned()];
+        let share = "1/3+".parse().unwrap();
+        assert_eq!(
+            words(&options, share, 3, &paths).join(" "),
+            "skep copy --part 1/3+ --threads 3 --rate 34 --resume --verify --no-sync \
+             --one-file-system --no-owners --no-xattrs -- /a /b/"
+        );
+        let plain = words(&Options::default(), Part::Finish, 3, &paths);
+        assert_eq!(plain.join(" "), "skep copy --part finish --threads 16 -- /a /b/");
+    }
+}

@@ -1,0 +1,129 @@
+//! Hosts with an `sshd` each, and a host of the administrator that reaches them. For tests of
+//! `skep ondemand` and of copies by several hosts.
+
+use crate::files;
+use crate::page::{PageHost, PageNetwork};
+use crate::program::{Finished, finish};
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Limit of one command: the machine may be busy with other work.
+pub const LONG: Duration = Duration::from_secs(180);
+
+/// Hosts n1, n2, ... with the addresses 10.0.0.1, 10.0.0.2, ...
+pub struct SshSite {
+    // Fields are dropped in this order, because the hosts must end before their switch.
+    /// The hosts.
+    pub hosts: Vec<PageHost>,
+    /// The host of the administrator.
+    pub admin: PageHost,
+    _network: PageNetwork,
+}
+
+impl SshSite {
+    /// Returns hosts without any file system on demand.
+    pub fn new(count: usize) -> Self {
+        let network = PageNetwork::new();
+        let admin = network.host("admin", "10.0.0.99/24");
+        admin
+            .run(
+                "rm -rf ~root/.ssh; mkdir ~root/.ssh; cd ~root/.ssh\n\
+                 ssh-keygen -q -t ed25519 -N '' -f id_ed25519\n\
+                 printf 'StrictHostKeyChecking accept-new\\n' >config",
+            )
+            .expect_success();
+        let key = admin.run("cat ~root/.ssh/id_ed25519.pub").expect_success();
+        let names = (1..=count).map(|it| format!("10.0.0.{it} n{it}\n")).collect::<String>();
+        let add = |index: usize| {
+            let mut host = network.host(&format!("n{index}"), &format!("10.0.0.{index}/24"));
+            // Give the host its own local disk and /run, without the files of this machine.
+            host.run(&format!(
+                "strip /usr/bin/skep; mkdir -p /srv/local /etc/skep\n\
+                 mount -t tmpfs tmpfs /run; mount --bind /srv/local /var/lib\n\
+                 printf '{names}' >>/etc/hosts"
+            ))
+            .expect_success();
+            host.serve_ssh(&key);
+            host
+        };
+        let hosts = (1..=count).map(add).collect();
+        Self { hosts, admin, _network: network }
+    }
+
+    /// Runs `skep ondemand` on the administrator's host, with `hosts` as the list of nodes.
+    pub fn ondemand(&self, arguments: &str, hosts: &[&str]) -> Finished {
+        let list = hosts.iter().map(|host| format!("{host} slots=4\n")).collect::<String>();
+        let line = format!(
+            "printf '# nodes\\n{list}' >/srv/nodes\n\
+             skep ondemand {arguments} --hosts /srv/nodes"
+        );
+        finish(&mut self.admin.shell(&line), LONG)
+    }
+
+    /// Returns for each host the paths in the directories in which `skep ondemand` creates files.
+    pub fn contents(&self) -> Vec<String> {
+        let list = |host: &PageHost| {
+            host.run("find /var/lib /mnt /etc/skep /run -xdev | sort").expect_success()
+        };
+        self.hosts.iter().map(list).collect()
+    }
+
+    /// Checks that no file, mount or process of an on-demand file system is left on any host.
+    pub fn expect_unchanged(&self, before: &[String]) {
+        for ((host, before), after) in self.hosts.iter().zip(before).zip(self.contents()) {
+            let [before, after] = [before, &after].map(|it| it.lines().collect::<BTreeSet<_>>());
+            let differences: Vec<_> = before.symmetric_difference(&after).collect();
+            assert!(differences.is_empty(), "{}: {differences:?}", host.name());
+            let left = host.run(
+                "grep fuse.skep /proc/mounts || true\n\
+                 own=$(readlink /proc/self/ns/net)\n\
+                 for process in /proc/[0-9]*; do\n\
+                 if [ \"$(readlink $process/ns/net)\" = \"$own\" ]; then cat $process/comm; fi\n\
+                 done 2>/dev/null | grep '^skep' || true",
+            );
+            assert_eq!(left.expect_success(), "", "{}", host.name());
+        }
+    }
+}
+
+/// Kills the processes of Skep on one host whose command lines contain `text`. Looks at the network
+/// namespaces of processes, because all hosts share the process ids of this machine.
+pub fn kill(host: &PageHost, text: &str) {
+    let killed = host.run(&format!(
+        "own=$(readlink /proc/self/ns/net)\n\
+         for found in $(grep -ls '^skep' /proc/[0-9]*/comm); do\n\
+         process=${{found%/comm}}\n\
+         [ \"$(readlink $process/ns/net)\" = \"$own\" ] || continue\n\
+         case \"$(tr '\\000' ' ' <$process/cmdline)\" in\n\
+         *'{text}'*) kill -9 ${{process#/proc/}}; echo killed ;;\n\
+         esac\n\
+         done"
+    ));
+    assert!(killed.expect_success().contains("killed"), "{text}");
+}
+
+/// An empty directory that all hosts of a test see, since they share `/dev`. Also a failed test
+/// removes it.
+#[derive(Debug)]
+pub struct SharedDirectory(String);
+
+impl SharedDirectory {
+    /// Creates the directory.
+    pub fn new(name: &str) -> Self {
+        let path = format!("/dev/shm/skep-{name}-{}", std::process::id());
+        files::create_dir_all(PathBuf::from(&path));
+        Self(path)
+    }
+
+    /// Returns its path.
+    pub fn path(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Drop for SharedDirectory {
+    fn drop(&mut self) {
+        std::fs::remove_dir_all(&self.0).ok();
+    }
+}

@@ -1,0 +1,199 @@
+//! Copies by several hosts over real `sshd`s: `skep copy --hosts`, and copies into and out of file
+//! systems on demand.
+
+use serde_json::Value;
+use skep_testkit::program::finish;
+use skep_testkit::ssh_site::{LONG, SharedDirectory, SshSite, kill};
+use skep_testkit::{schema, wait_for};
+
+const ALL: [&str; 3] = ["10.0.0.1", "10.0.0.2", "10.0.0.3"];
+
+/// Prints the paths, types, lengths and checksums of a tree.
+const LIST: &str = "list() { (cd \"$1\" && find . -printf '%P %y %m %l\\n' | sort && \
+    find . -type f -printf '%P %s\\n' | sort && find . -type f -exec sha256sum {} + | sort -k 2); }";
+
+/// Creates a tree of 62 files. One has five pieces, and one has two names.
+fn fill(site: &SshSite, top: &str) {
+    let script = format!(
+        "mkdir -p {top}/a/b {top}/empty; cd {top}\n\
+         for number in $(seq 60); do\n\
+         head -c ${{number}}000 /dev/urandom >a/b/file-$number\ndone\n\
+         truncate -s 260M a/large\n\
+         for piece in 0 64 128 192 256; do\n\
+         head -c 100000 /dev/urandom | dd of=a/large bs=1M seek=$piece conv=notrunc status=none\n\
+         done\n\
+         echo text >linked; ln linked a/second; ln -s b/file-1 a/link; chmod 640 linked"
+    );
+    site.admin.run(&script).expect_success();
+}
+
+fn list(site: &SshSite, host: usize, top: &str) -> String {
+    site.hosts[host].run(&format!("{LIST}\nlist {top}")).expect_success()
+}
+
+/// Runs `skep copy` on the host of the administrator, by all hosts.
+fn copy(site: &SshSite, arguments: &str) -> skep_testkit::program::Finished {
+    let line = format!(
+        "printf '10.0.0.1\\n10.0.0.2\\n10.0.0.3\\n' >/srv/nodes\n\
+         skep copy --hosts /srv/nodes {arguments}"
+    );
+    finish(&mut site.admin.shell(&line), LONG)
+}
+
+/// Command: skep copy.
+#[test]
+fn several_hosts_copy_one_tree_and_continue_it() {
+    let site = SshSite::new(3);
+    let shared = SharedDirectory::new("copy");
+    let [from, to] = ["source", "copy"].map(|it| format!("{}/{it}", shared.path()));
+    fill(&site, &from);
+    let expected = list(&site, 0, &from);
+    let text = copy(&site, &format!("--verify --output json {from} {to}")).expect_success();
+    let outcome: Value = serde_json::from_str(&text).expect("JSON");
+    schema::check("copy", &outcome);
+    assert_eq!(list(&site, 1, &to), expected);
+    // The large file, the file with two names, and 60 others.
+    assert_eq!((outcome["files"].as_u64(), outcome["problem_count"].as_u64()), (Some(62), Some(0)));
+    let hosts = outcome["hosts"].as_array().expect("a list");
+    for host in hosts {
+        assert_eq!(host["shares"], 1, "{text}");
+        assert!(
+            host["files"].as_u64() > Some(5) && host["bytes"].as_u64() > Some(100_000),
+            "{text}"
+        );
+    }
+    let again = copy(&site, &format!("--resume {from} {to}")).expect_success();
+    assert!(again.contains("Copied 0 files") && again.contains("Left out 64"), "{again}");
+
+    // A host dies while it copies: the others copy its share.
+    site.admin.run(&format!("rm -r {to}")).expect_success();
+    let finished = std::thread::scope(|scope| {
+        let options = format!("--rate 300KiB --verify {from} {to}");
+        let site = &site;
+        let running = scope.spawn(move || copy(site, &options));
+        wait_for("the shares run", LONG, || {
+            let look = format!("ls {to}/a/b | grep '^file'");
+            site.hosts[1].run(&look).status.success().then_some(())
+        });
+        kill(&site.hosts[1], "--part 1/3");
+        running.join().expect("no panic")
+    });
+    let text = finished.expect_success();
+    for word in ["2 of 3 hosts have copied", "the share of 10.0.0.2: exit status: 137"] {
+        assert!(text.contains(word), "{word}: {text}");
+    }
+    assert_eq!(list(&site, 0, &to), expected);
+
+    let text = copy(&site, &format!("{}/missing {to}", shared.path())).expect_failure();
+    assert!(
+        text.contains("host 10.0.0.1") && text.contains("missing: it does not exist"),
+        "{text}"
+    );
+}
+
+#[test]
+fn processes_of_a_copy_end_with_their_coordinator() {
+    let site = SshSite::new(3);
+    let shared = SharedDirectory::new("coordinator");
+    let [from, to] = ["source", "copy"].map(|it| format!("{}/{it}", shared.path()));
+    fill(&site, &from);
+    let line = format!(
+        "printf '10.0.0.1\\n10.0.0.2\\n10.0.0.3\\n' >/srv/nodes\n\
+         exec skep copy --hosts /srv/nodes --rate 200KiB {from} {to}"
+    );
+    let mut running = site.admin.shell(&line);
+    let mut running = running.spawn().expect("nsenter can be started");
+    wait_for("the shares run", LONG, || {
+        let look = format!("ls {to}/a/b | grep '^file'");
+        site.hosts[1].run(&look).status.success().then_some(())
+    });
+    kill(&site.admin, "copy --hosts");
+    running.wait().expect("our own child");
+    for host in &site.hosts {
+        wait_for("the process ends", LONG, || {
+            let look = "own=$(readlink /proc/self/ns/net)\n\
+                for found in $(grep -ls '^skep' /proc/[0-9]*/comm); do\n\
+                [ \"$(readlink ${found%comm}ns/net)\" != \"$own\" ] || exit 1\ndone";
+            host.run(look).status.success().then_some(())
+        });
+    }
+    copy(&site, &format!("--resume --verify {from} {to}")).expect_success();
+    assert_eq!(list(&site, 2, &to), list(&site, 0, &from));
+}
+
+/// Command: skep ondemand start, skep ondemand stop.
+#[test]
+fn data_are_staged_in_and_out_by_all_hosts() {
+    let site = SshSite::new(3);
+    let shared = SharedDirectory::new("staging");
+    let input = format!("{}/input", shared.path());
+    let before = site.contents();
+    let missing = site.ondemand("start --stage-in /nowhere/input", &ALL).expect_failure();
+    assert!(missing.contains("cannot stage in /nowhere/input: it does not exist"), "{missing}");
+    site.expect_unchanged(&before);
+    fill(&site, &input);
+    let output = format!("{}/output", shared.path());
+    let start =
+        format!("start --stage-in {input} --stage-in {input}/a:more --stage-out out:{output}");
+    let started = site.ondemand(&start, &ALL);
+    assert_eq!(started.stderr.matches("3 of 3 hosts have copied").count(), 2, "{started:?}");
+    started.expect_success();
+    for host in 0..3 {
+        assert_eq!(list(&site, host, "/mnt/ondemand/input"), list(&site, host, &input));
+    }
+    assert_eq!(list(&site, 0, "/mnt/ondemand/more"), list(&site, 0, &format!("{input}/a")));
+    let status = site.ondemand("status", &ALL).expect_success();
+    let note = format!("To stage out before the removal: /mnt/ondemand/out:{output}");
+    assert!(status.contains(&note), "{status}");
+
+    // Nothing is there to save: the data stay.
+    let text = site.ondemand("stop", &ALL).expect_failure();
+    for word in ["/mnt/ondemand/out: it does not exist", "nothing was removed", "--discard"] {
+        assert!(text.contains(word), "{word}: {text}");
+    }
+    site.hosts[2].run("cp -a /mnt/ondemand/input /mnt/ondemand/out").expect_success();
+    let expected = list(&site, 0, &input);
+    let stopped = site.ondemand("stop", &ALL);
+    assert!(stopped.stderr.contains("Staged out /mnt/ondemand/out"), "{stopped:?}");
+    stopped.expect_success();
+    site.expect_unchanged(&before);
+    assert_eq!(list(&site, 0, &output), expected);
+}
+
+#[test]
+fn data_that_were_not_saved_are_not_removed() {
+    let site = SshSite::new(3);
+    let shared = SharedDirectory::new("unsaved");
+    let before = site.contents();
+    let refused = |arguments: &str, words: &[&str]| {
+        let text = site.ondemand(arguments, &ALL).expect_failure();
+        for word in words {
+            assert!(text.contains(word), "{arguments}: {word}: {text}");
+        }
+        assert_eq!(site.hosts[1].run("cat /mnt/ondemand/file").expect_success(), "kept\n");
+    };
+    site.ondemand("start", &ALL).expect_success();
+    site.hosts[0].run("echo kept >/mnt/ondemand/file; sync /mnt/ondemand/file").expect_success();
+    site.hosts[0].run("echo run 7 is not saved >/mnt/ondemand/.skep-hold").expect_success();
+    refused("stop", &["/mnt/ondemand/.skep-hold holds its data (run 7 is not saved)", "--discard"]);
+    // The epilog of a job removes the part of one node without the others.
+    let epilog = "SLURM_JOB_ID=1 skep ondemand stop --job --name ondemand";
+    let text = site.hosts[2].run(epilog).expect_failure();
+    assert!(text.contains(".skep-hold holds the data of ondemand (run 7"), "{text}");
+    site.hosts[0].run("rm /mnt/ondemand/.skep-hold").expect_success();
+    // A copy that fails leaves its note.
+    refused(
+        "stop --stage-out /proc/none/output",
+        &["cannot stage out /mnt/ondemand", "/proc/none"],
+    );
+    refused("stop", &["cannot stage out /mnt/ondemand", "nothing was removed"]);
+    let text = site.hosts[2].run(epilog).expect_failure();
+    assert!(text.contains("not staged out (/mnt/ondemand:/proc/none/output)"), "{text}");
+    // A host without the mount could neither serve nor copy its part.
+    kill(&site.hosts[2], "skep mount ");
+    site.hosts[2].run("umount -l /mnt/ondemand || true").expect_success();
+    let stop = format!("stop --stage-out {}/output", shared.path());
+    refused(&stop, &["it is not mounted on 10.0.0.3"]);
+    site.ondemand("stop --discard", &ALL).expect_success();
+    site.expect_unchanged(&before);
+}
