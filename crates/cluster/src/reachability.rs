@@ -31,7 +31,29 @@ struct Contact {
     last_ms: Option<u64>,
     /// Time of the last heartbeat, or of the clean end of the server, in milliseconds.
     silent_since_ms: u64,
+    /// Whether no heartbeat of the node has arrived since the start of management. Then the node
+    /// may be silent for longer than `silent_since_ms` shows.
+    is_unheard: bool,
     reachability: Reachability,
+}
+
+/// The condition of a target that does not serve all requests.
+#[derive(Debug, Clone)]
+struct Fault {
+    health: TargetHealth,
+    /// Since when the target has this condition.
+    since_ms: u64,
+    /// Whether the target had this condition at the start of management, perhaps for long.
+    is_older: bool,
+}
+
+/// The duration of an outage of a node or a target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Outage {
+    /// The duration in milliseconds, as far as this leader of management has seen it.
+    pub since_ms: u64,
+    /// Whether the outage may have begun before this leader did.
+    pub may_be_longer: bool,
 }
 
 /// The soft state: reachability and capacities from heartbeats.
@@ -43,7 +65,7 @@ pub struct SoftState {
     /// The capacities that the targets reported last.
     reported: BTreeMap<TargetId, Capacity>,
     /// The health of the targets that do not serve all requests, as their nodes reported it last.
-    faults: BTreeMap<TargetId, TargetHealth>,
+    faults: BTreeMap<TargetId, Fault>,
     started_ms: u64,
     ticked_ms: u64,
     /// The lease at the last tick.
@@ -66,6 +88,7 @@ impl SoftState {
         let unknown = Contact {
             last_ms: Some(now_ms),
             silent_since_ms: now_ms,
+            is_unheard: true,
             reachability: Reachability::ProbablyOffline,
         };
         let nodes = state.map().nodes.iter().map(|node| (node.id, unknown)).collect();
@@ -94,8 +117,9 @@ impl SoftState {
             if target.capacity != Capacity::default() {
                 soft.report(target.id, target.capacity);
             }
-            soft.report_health(target.id, &target.health);
+            soft.report_health(now_ms, target.id, &target.health);
         }
+        soft.faults.values_mut().for_each(|fault| fault.is_older = true);
         soft
     }
 
@@ -105,6 +129,7 @@ impl SoftState {
         let contact = Contact {
             last_ms: Some(now_ms),
             silent_since_ms: now_ms,
+            is_unheard: false,
             reachability: Reachability::Online,
         };
         let before = self.nodes.insert(node, contact);
@@ -125,12 +150,17 @@ impl SoftState {
 
     /// Records the health that a node has reported for one of its targets. Returns whether this
     /// justifies a new map.
-    pub fn report_health(&mut self, target: TargetId, health: &TargetHealth) -> bool {
+    pub fn report_health(&mut self, now_ms: u64, target: TargetId, health: &TargetHealth) -> bool {
         if health.condition == Condition::Serving && health.problem.is_empty() {
             return self.faults.remove(&target).is_some();
         }
         let health = TargetHealth::new(health.condition, &health.problem);
-        self.faults.insert(target, health.clone()) != Some(health)
+        let before = self.faults.get(&target);
+        let is_new = before.is_none_or(|before| before.health != health);
+        let same = before.filter(|before| before.health.condition == health.condition);
+        let (since_ms, is_older) = same.map_or((now_ms, false), |it| (it.since_ms, it.is_older));
+        self.faults.insert(target, Fault { health, since_ms, is_older });
+        is_new
     }
 
     /// Returns the capacity of the whole cluster for file data, from the newest report of each
@@ -149,8 +179,12 @@ impl SoftState {
     /// Records that a server leaves: the server is `Offline` at once. Returns whether it was not
     /// `Offline` before.
     pub fn record_leave(&mut self, now_ms: u64, node: NodeId) -> bool {
-        let contact =
-            Contact { last_ms: None, silent_since_ms: now_ms, reachability: Reachability::Offline };
+        let contact = Contact {
+            last_ms: None,
+            silent_since_ms: now_ms,
+            is_unheard: false,
+            reachability: Reachability::Offline,
+        };
         self.nodes
             .insert(node, contact)
             .is_some_and(|before| before.reachability != Reachability::Offline)
@@ -168,6 +202,24 @@ impl SoftState {
     /// since management started, whichever was last. `None` means that the node is unknown.
     pub fn silent_ms(&self, now_ms: u64, node: NodeId) -> Option<u64> {
         self.nodes.get(&node).map(|contact| now_ms.saturating_sub(contact.silent_since_ms))
+    }
+
+    /// Returns the nodes that are not `Online`, with the time since their last heartbeats.
+    pub fn silent_nodes(&self, now_ms: u64) -> impl Iterator<Item = (NodeId, Outage)> {
+        let silent = self.nodes.iter().filter(|(_, it)| it.reachability != Reachability::Online);
+        silent.map(move |(node, contact)| {
+            let since_ms = now_ms.saturating_sub(contact.silent_since_ms);
+            (*node, Outage { since_ms, may_be_longer: contact.is_unheard })
+        })
+    }
+
+    /// Returns the targets that do not serve all requests, with the time since which they have
+    /// their present condition.
+    pub fn faulty_targets(&self, now_ms: u64) -> impl Iterator<Item = (TargetId, Outage)> {
+        self.faults.iter().map(move |(target, fault)| {
+            let since_ms = now_ms.saturating_sub(fault.since_ms);
+            (*target, Outage { since_ms, may_be_longer: fault.is_older })
+        })
     }
 
     /// Removes a node from the soft state after it was removed from the map.
@@ -245,7 +297,8 @@ impl SoftState {
         }
         for target in &mut map.targets {
             target.reachability = reachability(target.node);
-            target.health = self.faults.get(&target.id).cloned().unwrap_or_default();
+            let fault = self.faults.get(&target.id);
+            target.health = fault.map(|fault| fault.health.clone()).unwrap_or_default();
             target.capacity = self.published.get(&target.id).copied().unwrap_or_default();
             target.capacity_pool = capacity_pool(&target.capacity);
         }
@@ -395,7 +448,7 @@ mod tests {
         let (state, mut soft, server, client) = in_contact();
         let target = state.map().targets[0].id;
         soft.report(target, Capacity { total_bytes: 1_000, ..Capacity::default() });
-        soft.report_health(target, &TargetHealth::new(Condition::ReadOnly, "failed"));
+        soft.report_health(1, target, &TargetHealth::new(Condition::ReadOnly, "failed"));
         soft.record_leave(1, client);
         let mut last = state.map().clone();
         soft.overlay(&mut last);
@@ -440,17 +493,42 @@ mod tests {
         let (state, mut soft, ..) = in_contact();
         let target = state.map().targets[0].id;
         let failed = TargetHealth::new(Condition::ReadOnly, "the disk failed\n\u{1b}[2J");
-        assert!(!soft.report_health(target, &TargetHealth::default()));
-        assert!(soft.report_health(target, &failed));
-        assert!(!soft.report_health(target, &failed), "no change");
+        assert!(!soft.report_health(1, target, &TargetHealth::default()));
+        assert!(soft.report_health(1, target, &failed));
+        assert!(!soft.report_health(1, target, &failed), "no change");
         let mut map = state.map().clone();
         soft.overlay(&mut map);
         assert_eq!(map.targets[0].health.condition, Condition::ReadOnly);
         assert!(!map.targets[0].health.problem.contains(char::is_control));
         assert_eq!(map.targets[1].health, TargetHealth::default());
-        assert!(soft.report_health(target, &TargetHealth::default()));
+        assert!(soft.report_health(1, target, &TargetHealth::default()));
         soft.overlay(&mut map);
         assert_eq!(map.targets[0].health, TargetHealth::default());
+    }
+
+    #[test]
+    fn outages_last_since_the_last_heartbeat_or_condition() {
+        let (state, mut soft, server, _) = in_contact();
+        let target = state.map().targets[0].id;
+        assert_eq!(soft.silent_nodes(1).count() + soft.faulty_targets(1).count(), 0);
+        soft.record_contact(1_000, server);
+        let hung = |problem| TargetHealth::new(Condition::Hung, problem);
+        soft.report_health(2_000, target, &hung("no answer for 5 s"));
+        soft.report_health(3_000, target, &hung("no answer for 6 s"));
+        tick_to(&mut soft, &state, 0, 1_000 + LEASE);
+        let silent: Vec<_> = soft.silent_nodes(9_000).filter(|(node, _)| *node == server).collect();
+        assert_eq!(silent, [(server, Outage { since_ms: 8_000, may_be_longer: false })]);
+        let faulty: Vec<_> = soft.faulty_targets(9_000).collect();
+        assert_eq!(faulty, [(target, Outage { since_ms: 7_000, may_be_longer: false })]);
+        // The next leader of management has not seen the beginning.
+        let mut last = state.map().clone();
+        soft.overlay(&mut last);
+        let next = SoftState::of_map(10_000, &state, &last);
+        let later = Outage { since_ms: 500, may_be_longer: true };
+        assert!(next.silent_nodes(10_500).any(|it| it == (server, later)));
+        assert_eq!(next.faulty_targets(10_500).collect::<Vec<_>>(), [(target, later)]);
+        soft.report_health(9_500, target, &TargetHealth::new(Condition::Down, "no disk"));
+        assert_eq!(soft.faulty_targets(9_600).next().unwrap().1.since_ms, 100);
     }
 
     #[test]

@@ -194,6 +194,36 @@ fn transactions_that_do_not_exist_cannot_be_resolved() {
     }
 }
 
+/// A dead server with two targets is one problem, which names the time of its last heartbeat.
+///
+/// Command: skep health check.
+#[test]
+fn problem_of_a_dead_server_names_its_beginning() {
+    let cluster = Cluster::start(Shape { targets_per_service: 2, ..Shape::small() });
+    cluster.skep(&["config", "set", "heartbeat", "500ms"]);
+    cluster.skep(&["config", "set", "lease", "1s"]);
+    let storage = cluster.processes("storage").pop().expect("it runs");
+    let health = || {
+        let health = cluster.try_skep(&["health", "check", "--output", "json"]);
+        serde_json::from_str::<Value>(&health.stdout).expect("JSON")
+    };
+    assert_eq!(health()["problems"], json!([]));
+    storage.signal(Signal::STOP);
+    let found = wait_for("the server is missed", PATIENCE, || {
+        let problems = health()["problems"].list().to_vec();
+        let is_silent = |it: &&Value| it["rule"] == "service-unreachable" && !it["since"].is_null();
+        problems.iter().find(is_silent)?;
+        Some(problems)
+    });
+    let shown = cluster.try_skep(&["health", "check"]).expect_failure();
+    storage.signal(Signal::CONT);
+    let [problem] = &found[..] else { panic!("one problem: {found:?}") };
+    assert_eq!(problem["may_be_older"], false);
+    let time = problem["since"].text();
+    assert!(time.ends_with('Z'), "{time}");
+    assert!(shown.contains(&format!("(since {time}, for ")), "{shown}");
+}
+
 /// Command: skep client evict.
 #[test]
 fn evicted_client_loses_its_opens_and_locks() {

@@ -188,6 +188,8 @@ catalog! {
     115 "management" reads mg::RenameServer => mg::EmptyReply;
     // Management: from one member to another. Each message may be lost and repeated.
     116 "management" reads cs::AskMember => cs::MemberReply;
+    // Management: since when servers and targets are out of order.
+    117 "management" reads mg::ListOutages => mg::OutageList;
     // Management: requests that wait.
     119 "management" reads mg::ListRequestWaits => mg::RequestWaitList;
     // Management: its members. For administrators, and repeatable.

@@ -120,6 +120,48 @@ record! {
 }
 
 record! {
+    /// Lists the servers without heartbeats and the targets that do not serve all requests, with
+    /// the duration of each outage.
+    pub struct ListOutages {}
+}
+
+record! {
+    /// A server whose heartbeats do not arrive.
+    pub struct NodeOutage {
+        /// The server.
+        pub node: NodeId,
+        /// Time since its last heartbeat, or since it left, in milliseconds.
+        pub since_ms: u64,
+        /// Whether the outage may be longer: `since_ms` is the time since the sender of this reply
+        /// began to lead management.
+        pub may_be_longer: bool,
+    }
+}
+
+record! {
+    /// A target that does not serve all requests, although its service runs.
+    pub struct TargetOutage {
+        /// The target.
+        pub target: TargetId,
+        /// Time since it has its present condition, in milliseconds.
+        pub since_ms: u64,
+        /// As in [`NodeOutage`].
+        pub may_be_longer: bool,
+    }
+}
+
+record! {
+    /// Reply to [`ListOutages`].
+    #[derive(Default)]
+    pub struct OutageList {
+        /// The servers, in ascending order of their ids.
+        pub nodes: Vec<NodeOutage>,
+        /// The targets, in ascending order of their ids.
+        pub targets: Vec<TargetOutage>,
+    }
+}
+
+record! {
     /// Reply to [`Heartbeat`].
     pub struct HeartbeatReply {
         /// Capacity of the whole cluster for file data, from the newest reports of storage targets.

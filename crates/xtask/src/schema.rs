@@ -89,6 +89,8 @@ pub(crate) const KINDS: &[Kind] = &[
     record::<mg::TargetReport>(),
     record::<mg::RequestWait>(),
     record::<mg::NodeWait>(),
+    record::<mg::NodeOutage>(),
+    record::<mg::TargetOutage>(),
     record::<cs::MemberEntry>(),
     record::<Group>(),
     record::<GroupMember>(),

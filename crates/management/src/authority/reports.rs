@@ -1,11 +1,11 @@
 //! Processes the reports in heartbeats and registrations, and their absence, on the leader.
 
 use super::{Authority, now_ms};
-use skep_cluster::reachability::ReachabilityChanges;
+use skep_cluster::reachability::{Outage, ReachabilityChanges};
 use skep_cluster::{RequestId, SoftState};
 use skep_types::map::{Capacity, Condition, TargetHealth};
-use skep_types::{ErrorCode, NodeId, Target, TargetId};
-use skep_wire::management::TargetReport;
+use skep_types::{ErrorCode, NodeId, NodeKind, Target, TargetId};
+use skep_wire::management::{NodeOutage, OutageList, TargetOutage, TargetReport};
 use std::time::Duration;
 
 /// The problem of a target that is missing from the reports of its node.
@@ -27,7 +27,7 @@ impl Authority {
                 || TargetHealth::new(Condition::Down, UNSERVED),
                 |report| report.health.clone(),
             );
-            if self.with_soft(|soft| soft.report_health(target.id, &health)) {
+            if self.with_soft(|soft| soft.report_health(now_ms(), target.id, &health)) {
                 changed = true;
                 match health.condition {
                     Condition::Serving => tracing::info!("target {} serves again", target.id),
@@ -51,7 +51,7 @@ impl Authority {
         for target in self.targets_of(node) {
             if capacities.iter().all(|(served, _)| *served != target.id) {
                 let health = TargetHealth::new(Condition::Down, UNSERVED);
-                changed |= self.with_soft(|soft| soft.report_health(target.id, &health));
+                changed |= self.with_soft(|soft| soft.report_health(now_ms(), target.id, &health));
             }
         }
         self.soft_change(changed);
@@ -96,6 +96,26 @@ impl Authority {
         let inner = self.inner.borrow();
         let silent_ms = inner.lead.as_ref().and_then(|lead| lead.soft.silent_ms(now_ms(), node));
         Duration::from_millis(silent_ms.unwrap_or(0))
+    }
+
+    /// Returns the outages of servers and targets that this leader has seen.
+    pub(crate) fn outages(&self) -> OutageList {
+        let (inner, map) = (self.inner.borrow(), self.map());
+        let Some(lead) = &inner.lead else { return OutageList::default() };
+        let is_server = |id: NodeId| map.node(id).is_some_and(|node| node.kind != NodeKind::Client);
+        let nodes = lead.soft.silent_nodes(now_ms()).filter(|(node, _)| is_server(*node));
+        let nodes = nodes.map(|(node, Outage { since_ms, may_be_longer })| NodeOutage {
+            node,
+            since_ms,
+            may_be_longer,
+        });
+        let targets = lead.soft.faulty_targets(now_ms());
+        let targets = targets.map(|(target, Outage { since_ms, may_be_longer })| TargetOutage {
+            target,
+            since_ms,
+            may_be_longer,
+        });
+        OutageList { nodes: nodes.collect(), targets: targets.collect() }
     }
 
     /// Returns whether management has received a heartbeat of a node within a lease.

@@ -12,6 +12,7 @@ mod heartbeat;
 mod leave;
 mod list_clients;
 mod list_members;
+mod list_outages;
 mod list_request_waits;
 mod register_client;
 mod register_server;
@@ -151,6 +152,7 @@ async fn dispatch_short(authority: &Rc<Authority>, incoming: &Incoming, outbox: 
         messages::RenameServer::ID => change(context, rename_server::handle).await,
         members::RemoveMember::ID => change(context, remove_member::handle).await,
         messages::ListClients::ID => read(context, list_clients::handle).await,
+        messages::ListOutages::ID => read(context, list_outages::handle).await,
         messages::ListRequestWaits::ID => read(context, list_request_waits::handle).await,
         messages::ConfirmLogLevel::ID => read(context, confirm_log_level::handle).await,
         members::ListMembers::ID => read(context, list_members::handle).await,

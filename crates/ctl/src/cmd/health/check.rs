@@ -5,8 +5,9 @@
 //! Does not own the connections to services ([`super::services`]), nor the loop of `--watch`
 //! ([`super::watch`]).
 
-use super::problem::Problem;
+use super::problem::{Object, Problem, Since};
 use super::services::{self, NodeReport, visit_all};
+use super::since::OutageTimes;
 use crate::access::{Access, ClusterArgs};
 use crate::cmd::stats::{Fetched, measure};
 use crate::help::{Example, examples};
@@ -94,7 +95,10 @@ pub(crate) fn run(args: CheckArgs) -> Result<ExitCode> {
         let nodes = visit_all(&access, &map).await;
         let (evidence, now) = measuring.await?;
         let waits = waits(&access, &now.map).await?;
-        Ok(report(nodes, waits, &evidence, &now))
+        let times = OutageTimes::fetch(&access).await?;
+        let mut report = report(nodes, waits, &evidence, &now);
+        times.set_in(&mut report.problems);
+        Ok(report)
     })?;
     let healthy = report.healthy;
     print(&report, as_text)?;
@@ -155,6 +159,7 @@ pub(super) fn management_unreachable(error: &Error) -> Problem {
                  states of targets are not known. Read the log of `skep management` on its host, \
                  and start it there"
             .into(),
+        ..Problem::default()
     }
 }
 
@@ -165,6 +170,7 @@ fn notes(map: &ClusterMap) -> Vec<Problem> {
         rule: it.rule,
         what: it.what,
         remedy: it.remedy.to_owned(),
+        ..Problem::default()
     };
     lost_targets(map).into_iter().map(note).collect()
 }
@@ -198,6 +204,7 @@ fn report(
         rule: cause.rule,
         what: cause.what,
         remedy: cause.remedy,
+        ..Problem::default()
     }));
     let notes = notes(&now.map);
     Report { healthy, nodes, problems, notes, waits }
@@ -215,12 +222,26 @@ fn problems_of(nodes: &[NodeReport], waits: &[WaitReport], map: &ClusterMap) -> 
             Some(target) => format!("{} {target}", problem.rule),
             None => format!("{} {}", problem.rule, problem.what),
         },
+        objects: objects_of(&problem, map),
         rule: problem.rule,
         what: problem.what,
         remedy: problem.remedy.to_owned(),
+        ..Problem::default()
     }));
     problems.extend(waits.iter().map(|wait| wait_problem(wait, map)));
     problems
+}
+
+/// Returns the objects whose outage is a problem of the map.
+fn objects_of(problem: &skep_cluster::problems::Problem, map: &ClusterMap) -> Vec<Object> {
+    let target = problem.target.and_then(|id| map.target(id));
+    match (target, problem.rule) {
+        (Some(target), "target-offline") => vec![Object::Node(target.node)],
+        (Some(target), "target-failed" | "target-hung" | "target-down") => {
+            vec![Object::Target(target.id)]
+        }
+        _ => Vec::new(),
+    }
 }
 
 fn wait_report(map: &ClusterMap, waiting: &NodeWait) -> WaitReport {
@@ -246,7 +267,6 @@ fn wait_problem(wait: &WaitReport, map: &ClusterMap) -> Problem {
         Some(target) => format!("target {target}"),
         None => format!("group {}", wait.group),
     };
-    let since = span(wait.waits_ms);
     // Of the requests from metadata targets to storage targets, a program waits only for
     // truncations.
     let is_of_metadata =
@@ -264,8 +284,13 @@ fn wait_problem(wait: &WaitReport, map: &ClusterMap) -> Problem {
     Problem {
         key: format!("requests-wait {} {}", wait.node, wait.group),
         rule: "requests-wait",
-        what: format!("{name}: {requests} for {target}, the first one for {since}: {error}"),
+        what: format!(
+            "{name}: {requests} for {target}, the first one for {}: {error}",
+            span(wait.waits_ms)
+        ),
         remedy: remedy.into(),
+        since: Some(Since::before(skep_env::wall_time(), wait.waits_ms)),
+        ..Problem::default()
     }
 }
 
@@ -295,7 +320,7 @@ fn as_text(report: &Report) -> String {
     let title = if report.healthy { "The cluster is healthy, but slow" } else { "Problems" };
     let _ = writeln!(text, "{title}\n==========");
     for problem in &report.problems {
-        let _ = writeln!(text, "- {}\n  {}", problem.what, problem.remedy);
+        let _ = writeln!(text, "- {}\n  {}", problem.what_and_since(), problem.remedy);
     }
     text + &notes
 }
@@ -343,6 +368,7 @@ mod tests {
             rule: "target-given-up",
             what: "storage target t7 was given up as lost".into(),
             remedy: "restore the files".into(),
+            ..Problem::default()
         };
         let report = Report {
             healthy: true,

@@ -5,6 +5,7 @@ mod df;
 mod history;
 mod problem;
 mod services;
+mod since;
 mod watch;
 
 use crate::cmd::done;

@@ -5,7 +5,7 @@
 //! without the newest token, and a service that does not reach management. Does not own the
 //! problems that the cluster map shows (`skep_cluster::problems`).
 
-use super::problem::Problem;
+use super::problem::{Object, Problem};
 use crate::access::Access;
 use serde::Serialize;
 use skep_cluster::problems::has_only_lost_targets;
@@ -135,6 +135,8 @@ fn unreachable(report: &NodeReport, node: &Node, map: &ClusterMap) -> Problem {
         rule: "service-unreachable",
         what: format!("{name} [ID: {id}]{targets} is unreachable: {error}"),
         remedy: remedy(report, node, error),
+        objects: vec![Object::Node(node.id)],
+        ..Problem::default()
     }
 }
 
@@ -222,6 +224,8 @@ fn not_reaching_management(silent: &[(&Node, usize)], map: &ClusterMap) -> Optio
              with `skep token install`, and restart them; otherwise check their way to management",
             addresses.join(", ")
         ),
+        objects: silent.iter().map(|(node, _)| Object::Node(node.id)).collect(),
+        ..Problem::default()
     })
 }
 

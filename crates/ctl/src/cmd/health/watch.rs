@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     fn problem(key: &str, what: &str) -> Problem {
-        Problem { key: key.into(), rule: "test", what: what.into(), remedy: "wait".into() }
+        Problem { key: key.into(), what: what.into(), remedy: "wait".into(), ..Problem::default() }
     }
 
     fn at(outages: &mut Outages, second: u64, found: Result<Vec<Problem>>) -> Vec<String> {

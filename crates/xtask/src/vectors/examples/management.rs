@@ -12,9 +12,10 @@ use skep_types::{
 use skep_wire::management::{
     ChangeSetting, ChangeSettingReply, ClientEntry, ClientList, ConfirmLogLevel, CreateGroup,
     CreateGroupReply, EmptyReply, Evict, Format, GetMap, Heartbeat, HeartbeatReply, Leave,
-    ListClients, ListRequestWaits, LogLevelChange, MapUpdate, NodeWait, RegisterClient,
-    RegisterReply, RegisterServer, RemoveServer, RemoveTarget, RenameServer, RequestWait,
-    RequestWaitList, SetClientLogLevel, SetPolicy, SetTargetState, TargetReport,
+    ListClients, ListOutages, ListRequestWaits, LogLevelChange, MapUpdate, NodeOutage, NodeWait,
+    OutageList, RegisterClient, RegisterReply, RegisterServer, RemoveServer, RemoveTarget,
+    RenameServer, RequestWait, RequestWaitList, SetClientLogLevel, SetPolicy, SetTargetState,
+    TargetOutage, TargetReport,
 };
 use skep_wire::node::LogLevel;
 
@@ -134,6 +135,14 @@ pub(super) fn examples() -> Vec<Example> {
         waits: vec![NodeWait { node: NodeId::new(9), wait: wait.clone() }],
         nodes: 1,
     };
+    let outages = OutageList {
+        nodes: vec![NodeOutage { node: NodeId::new(2), since_ms: 34_000, may_be_longer: false }],
+        targets: vec![TargetOutage {
+            target: TargetId::new(7),
+            since_ms: 1_000,
+            may_be_longer: true,
+        }],
+    };
     let heartbeat = Heartbeat {
         node: NodeId::new(2),
         known: MapVersion::new(20),
@@ -208,6 +217,7 @@ pub(super) fn examples() -> Vec<Example> {
             &EmptyReply {},
         ),
         example(&ListRequestWaits {}, &waits),
+        example(&ListOutages {}, &outages),
         example(&RemoveServer { node: NodeId::new(2), is_dry_run: false }, &EmptyReply {}),
         example(&RenameServer { node: NodeId::new(2), name: "rack1-a".into() }, &EmptyReply {}),
         example(&Format {}, &update),
