@@ -6,7 +6,7 @@ use skep_types::codec::{Codec, Reader, Writer, record};
 use skep_types::group_change::GroupChange;
 use skep_types::map::Policy;
 use skep_types::registration::ServerRegistration;
-use skep_types::{GroupId, MapVersion, NodeId, Result, TargetId, Timestamp};
+use skep_types::{Eviction, GroupId, MapVersion, NodeId, Result, TargetId, Timestamp};
 
 record! {
     /// The registration of a client. Each registration gets a new node id.
@@ -65,11 +65,14 @@ pub enum Command {
     RegisterServer(ServerRegistration),
     /// Registers a client.
     RegisterClient(ClientRegistration),
-    /// Removes a client that has left, was evicted, or sent no heartbeat for too long.
+    /// Removes a client that has left.
     RemoveClient {
         /// The client.
         node: NodeId,
     },
+    /// Removes a client that was evicted or sent no heartbeat for too long, and records the
+    /// eviction. The recorded name is that of the map.
+    EvictClient(Eviction),
     /// Divides the virtual shards among the metadata groups.
     Format,
     /// Replaces all settings of the cluster.
@@ -196,6 +199,10 @@ impl Codec for Command {
                 24_u8.encode(w);
                 target.encode(w);
             }
+            Self::EvictClient(eviction) => {
+                32_u8.encode(w);
+                eviction.encode(w);
+            }
         }
     }
 
@@ -217,6 +224,7 @@ impl Codec for Command {
             20 => Self::ContinueAbove { version: Codec::decode(r)? },
             21 => Self::ChangeSetting { name: Codec::decode(r)?, value: Codec::decode(r)? },
             24 => Self::GiveUpTarget { target: Codec::decode(r)? },
+            32 => Self::EvictClient(Codec::decode(r)?),
             other => return Err(r.corrupt(format_args!("unknown command number {other}"))),
         })
     }

@@ -11,6 +11,10 @@ pub const LEASES_UNTIL_OFFLINE: u64 = 3;
 /// management, but does reach the metadata targets, works until then.
 pub const LEASES_UNTIL_REMOVED: u64 = 60;
 
+/// Maximum number of evictions of clients that management remembers: more than an administrator
+/// reads after a failure of a network, and less than 80 KiB.
+pub const MAX_EVICTIONS: usize = 64;
+
 /// Newest feature level whose records this program can write.
 pub const NEWEST_FEATURE_LEVEL: u32 = 1;
 

@@ -17,6 +17,7 @@
 //! - Every group meets the invariants of [`crate::groups`].
 //! - The map has version zero.
 //! - At most [`MAX_OUTCOMES`](crate::limits::MAX_OUTCOMES) outcomes are kept, one for each request.
+//! - At most [`MAX_EVICTIONS`](crate::limits::MAX_EVICTIONS) evictions are kept.
 //! - In a formatted map, each shard belongs to exactly one range, which a metadata group serves.
 //!
 //! [`ClusterState::check_invariants`] asserts them.
@@ -24,6 +25,7 @@
 
 mod clients;
 mod continuation;
+mod evictions;
 mod groups;
 mod invariants;
 mod outcomes;
@@ -37,12 +39,13 @@ pub use retirement::closed_groups;
 use crate::command::{Command, Outcome, Proposal};
 use crate::limits::{MAX_MAP_BYTES, MAX_TEXT_BYTES, NEWEST_FEATURE_LEVEL};
 use crate::settings::{self, Changed, Setting};
+use evictions::RecentEvictions;
 use outcomes::RecentOutcomes;
 use skep_types::codec::{Codec, Reader, Writer, record};
 use skep_types::map::{Policy, ShardRange};
 use skep_types::{
-    ClusterId, ClusterMap, Error, ErrorCode, GroupId, NodeId, NodeKind, Result, SHARD_COUNT,
-    ShardId, Target, TargetId, TargetKind,
+    ClusterId, ClusterMap, Error, ErrorCode, Eviction, GroupId, NodeId, NodeKind, Result,
+    SHARD_COUNT, ShardId, Target, TargetId, TargetKind,
 };
 
 /// Encoded length of a node without its texts.
@@ -80,6 +83,7 @@ record! {
 pub struct ClusterState {
     durable: Durable,
     outcomes: RecentOutcomes,
+    evictions: RecentEvictions,
 }
 
 impl ClusterState {
@@ -98,6 +102,7 @@ impl ClusterState {
                 starts: 0,
             },
             outcomes: RecentOutcomes::default(),
+            evictions: RecentEvictions::default(),
         }
     }
 
@@ -106,16 +111,22 @@ impl ClusterState {
         let mut w = Writer::new();
         self.durable.encode(&mut w);
         self.outcomes.encode(&mut w);
+        self.evictions.encode(&mut w);
         w.finish()
     }
 
-    /// Decodes a snapshot.
+    /// Decodes a snapshot. A snapshot of a version without evictions has none.
     ///
     /// # Errors
     /// Returns `Corrupt` if the bytes are not a snapshot.
     pub fn from_snapshot(bytes: &[u8]) -> Result<Self> {
         let mut r = Reader::new(bytes);
-        let state = Self { durable: Codec::decode(&mut r)?, outcomes: Codec::decode(&mut r)? };
+        let (durable, outcomes) = (Codec::decode(&mut r)?, Codec::decode(&mut r)?);
+        let evictions = match r.left() {
+            0 => RecentEvictions::default(),
+            _ => Codec::decode(&mut r)?,
+        };
+        let state = Self { durable, outcomes, evictions };
         r.finish()?;
         Ok(state)
     }
@@ -129,6 +140,11 @@ impl ClusterState {
     /// Returns the details of the clients in the map, in ascending order of id.
     pub fn clients(&self) -> &[ClientDetails] {
         &self.durable.clients
+    }
+
+    /// Returns the last evictions of clients, the oldest first.
+    pub fn evictions(&self) -> impl Iterator<Item = &Eviction> {
+        self.evictions.all()
     }
 
     /// Returns the id of the server with this uuid. `None` means that it has not registered.
@@ -185,6 +201,7 @@ impl ClusterState {
             Command::RegisterServer(registration) => next.register_server(registration)?,
             Command::RegisterClient(registration) => next.register_client(registration)?,
             Command::RemoveClient { node } => next.remove_client(*node)?,
+            Command::EvictClient(eviction) => next.remove_client(eviction.client)?,
             Command::Format => next.format()?,
             Command::SetPolicy(policy) => next.set_policy(policy)?,
             Command::ChangeSetting { name, value } => next.change_setting(name, *value)?,
@@ -203,6 +220,11 @@ impl ClusterState {
             next.check_size()?;
         }
         if outcome.changed {
+            if let Command::EvictClient(eviction) = command {
+                let node = self.durable.map.node(eviction.client);
+                let name = node.map(|node| node.name.clone()).unwrap_or_default();
+                self.evictions.add(Eviction { name, ..eviction.clone() });
+            }
             self.durable = next;
             if cfg!(debug_assertions) {
                 self.check_invariants();
@@ -220,6 +242,7 @@ impl ClusterState {
         self.durable.check_groups();
         self.durable.check_closed();
         self.outcomes.check_invariants();
+        self.evictions.check_invariants();
     }
 }
 

@@ -9,6 +9,7 @@ mod cli;
 mod client_file;
 mod cmd;
 mod entry_paths;
+mod evictions;
 mod failure;
 mod group_files;
 mod help;

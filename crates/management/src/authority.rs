@@ -27,7 +27,7 @@ use skep_consensus::Member;
 use skep_env::local::Notify;
 use skep_types::codec::Codec;
 use skep_types::map::{Capacity, Reachability};
-use skep_types::{ClusterMap, Error, ErrorCode, MapVersion, NodeId, NodeKind, Result};
+use skep_types::{ClusterMap, Error, ErrorCode, Eviction, MapVersion, NodeId, NodeKind, Result};
 use skep_wire::consensus::leader_text;
 use skep_wire::management::{ClientEntry, MapUpdate};
 use std::cell::RefCell;
@@ -268,6 +268,11 @@ impl Authority {
             let clients = it.state.clients().iter().filter(|client| client.node > after);
             clients.take(most).map(entry).collect()
         })
+    }
+
+    /// Returns the last evictions of clients, the oldest first.
+    pub(crate) fn evictions(&self) -> Vec<Eviction> {
+        self.member.with_state(|it| it.state.evictions().cloned().collect())
     }
 
     /// Returns the id of the server with this uuid. `None` means that it has not registered.

@@ -5,6 +5,7 @@ use rustix::process::Signal;
 use serde_json::{Value, json};
 use skep_testkit::files;
 use skep_testkit::program::finish;
+use skep_testkit::schema::check;
 use skep_testkit::view::Typed;
 use skep_testkit::{Cluster, PATIENCE, Shape, Transport, cluster, wait_for};
 use std::fs;
@@ -269,6 +270,17 @@ fn evicted_client_loses_its_opens_and_locks() {
     assert_eq!(files::read(cluster.path().join("held")), b"oursle");
     drop(held);
 
+    let listed = cluster.skep_list(&["client", "list", "--evicted"]);
+    check("client-list-evicted", &Value::Array(listed.clone()));
+    assert_eq!(listed.len(), 1, "{listed:?}");
+    let eviction = &listed[0];
+    assert_eq!((&eviction["id"], &eviction["cause"]), (&first, &json!("administrator")));
+    assert!(eviction["name"].text().ends_with(&place), "{eviction}");
+    let health = cluster.skep_json(&["health", "check"]);
+    let notes = health["notes"].list();
+    let words = format!("evicted in the last hour: {}", eviction["name"].text());
+    assert!(notes.iter().any(|it| it["what"].text().starts_with(&words)), "{health}");
+
     // The evicted mount joins the cluster again without help, as a new client.
     let second_id = wait_for("it is back", PATIENCE, || {
         Some(client()?["id"].clone()).filter(|id| *id != first)
@@ -294,6 +306,9 @@ fn evicted_client_loses_its_opens_and_locks() {
         evicted.stderr
     );
     wait_for("it is gone", PATIENCE, || client().is_none().then_some(()));
+    let newest = cluster.skep_list(&["client", "list", "--evicted"]).remove(0);
+    assert_eq!(newest["id"], second_id);
+    assert!(newest["silent_ms"].number() > 0, "{newest}");
     second.signal(Signal::CONT);
     second.unmount();
     cluster.stop();

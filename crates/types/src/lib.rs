@@ -9,6 +9,7 @@ pub mod attributes;
 mod chunk_file_set;
 pub mod codec;
 mod error;
+mod eviction;
 pub mod group_change;
 mod id;
 pub mod map;
@@ -24,6 +25,7 @@ pub use acl::{ACCESS_ACL, Acl, AclEntry, AclTag, DEFAULT_ACL, MAX_ACL_BYTES};
 pub use attributes::{Attributes, FileKind};
 pub use chunk_file_set::ChunkFileSet;
 pub use error::{Error, ErrorCode, Result, RetryClass, is_out_of_descriptors};
+pub use eviction::{Eviction, EvictionCause};
 pub use id::{
     ClusterId, Epoch, GroupId, HostIncarnation, InodeId, Lsn, MapVersion, NodeId, SessionId,
     ShardId, TargetId,

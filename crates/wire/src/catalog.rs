@@ -190,6 +190,8 @@ catalog! {
     116 "management" reads cs::AskMember => cs::MemberReply;
     // Management: since when servers and targets are out of order.
     117 "management" reads mg::ListOutages => mg::OutageList;
+    // Management: evicted clients.
+    118 "management" reads mg::ListEvictions => mg::EvictionList;
     // Management: requests that wait.
     119 "management" reads mg::ListRequestWaits => mg::RequestWaitList;
     // Management: its members. For administrators, and repeatable.

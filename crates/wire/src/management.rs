@@ -4,7 +4,7 @@ use crate::node::LogLevel;
 use skep_types::codec::record;
 use skep_types::map::{Capacity, ClusterMap, Policy, TargetHealth};
 use skep_types::registration::ServerRegistration;
-use skep_types::{GroupId, MapVersion, NodeId, TargetId, Timestamp};
+use skep_types::{Eviction, GroupId, MapVersion, NodeId, TargetId, Timestamp};
 
 record! {
     /// A reply without fields. It means success.
@@ -249,6 +249,21 @@ record! {
         /// metadata target that has lost contact with many clients at once, so that its own network
         /// is the more probable fault.
         pub unless_heard: bool,
+    }
+}
+
+record! {
+    /// Lists the last evictions of clients.
+    pub struct ListEvictions {}
+}
+
+record! {
+    /// Reply to [`ListEvictions`].
+    pub struct EvictionList {
+        /// The time, by the clock of the management node that replies.
+        pub now: Timestamp,
+        /// The newest evictions, the oldest first; at most 64.
+        pub evictions: Vec<Eviction>,
     }
 }
 

@@ -17,7 +17,7 @@ use skep_types::{
     Chooser, HostIncarnation, InodeId, Lsn, MapVersion, NodeId, PatternOrigin, PatternRequest,
     Redundancy, Result,
 };
-use skep_types::{FileKind, GroupId};
+use skep_types::{Eviction, EvictionCause, FileKind, GroupId};
 use skep_types::{SessionId, ShardId, StripePattern, TargetId, TargetKind, Timestamp};
 use skep_wire::{
     consensus as cs, file_locks as fl, inline as il, log_shipping as ls, management as mg,
@@ -90,6 +90,7 @@ pub(crate) const KINDS: &[Kind] = &[
     record::<mg::RequestWait>(),
     record::<mg::NodeWait>(),
     record::<mg::NodeOutage>(),
+    record::<Eviction>(),
     record::<mg::TargetOutage>(),
     record::<cs::MemberEntry>(),
     record::<Group>(),
@@ -137,6 +138,7 @@ pub(crate) const KINDS: &[Kind] = &[
     choice::<TargetKind>(),
     choice::<Reachability>(),
     choice::<Condition>(),
+    choice::<EvictionCause>(),
     choice::<Consistency>(),
     choice::<CapacityPool>(),
     choice::<MemberState>(),

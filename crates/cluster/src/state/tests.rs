@@ -254,7 +254,7 @@ fn commands_and_snapshots_survive_a_round_trip() {
         Command::Start,
         server(TargetKind::Metadata, 3, &[31, 32]),
         Command::RegisterClient(ClientRegistration { host: "a".into(), ..Default::default() }),
-        Command::RemoveClient { node: NodeId::new(2) },
+        Command::EvictClient(eviction(2)),
         Command::Format,
         Command::SetPolicy(Policy { default_width: 8, ..Policy::default() }),
         Command::SetFeatureLevel { level: 1 },
@@ -289,6 +289,17 @@ fn any_member_change() -> impl Strategy<Value = MemberChange> {
     ]
 }
 
+fn eviction(client: u32) -> Eviction {
+    Eviction {
+        client: NodeId::new(client),
+        name: String::new(),
+        time: skep_types::Timestamp::default(),
+        cause: skep_types::EvictionCause::Silent,
+        group: GroupId::default(),
+        silent_ms: 300_000,
+    }
+}
+
 /// Generates commands with few different uuids, ids and names, so that they often collide.
 pub(crate) fn any_command() -> impl Strategy<Value = Command> {
     let kind = prop_oneof![Just(TargetKind::Metadata), Just(TargetKind::Storage)];
@@ -307,6 +318,7 @@ pub(crate) fn any_command() -> impl Strategy<Value = Command> {
             ..Default::default()
         })),
         2 => (0..12_u32).prop_map(|node| Command::RemoveClient { node: NodeId::new(node) }),
+        2 => (0..12_u32).prop_map(|node| Command::EvictClient(eviction(node))),
         1 => Just(Command::Start),
         1 => Just(Command::Format),
         1 => (1..3_u16).prop_map(|metadata_copies| {

@@ -8,8 +8,8 @@ use skep_cluster::versions::starts_of;
 use skep_cluster::{Command, Outcome, Proposal, RequestId};
 use skep_consensus::{MemberStatus, ProposeError};
 use skep_types::codec::Codec;
-use skep_types::{Error, ErrorCode, NodeId, Result};
-use skep_wire::management::Heartbeat;
+use skep_types::{Error, ErrorCode, Eviction, EvictionCause, GroupId, NodeId, Result};
+use skep_wire::management::{EmptyReply, Heartbeat};
 
 impl Authority {
     /// Returns the outcome that a command would have now, without changing the state.
@@ -149,11 +149,33 @@ impl Authority {
         Ok(())
     }
 
-    /// Removes a client from the cluster.
+    /// Removes a client that has left.
     pub(crate) async fn remove_client(&self, id: RequestId, node: NodeId) -> Result<()> {
         self.command(id, Command::RemoveClient { node }).await?;
         self.forget(node);
         Ok(())
+    }
+
+    /// Removes a client that has not left, records the eviction, and logs it. `by` is the metadata
+    /// group that has asked for it, zero for none.
+    pub(crate) async fn evict(
+        &self,
+        id: RequestId,
+        client: NodeId,
+        cause: EvictionCause,
+        by: GroupId,
+    ) -> Result<EmptyReply> {
+        let name = self.map().node(client).map(|node| node.name.clone()).unwrap_or_default();
+        let silent_ms = u64::try_from(self.silence(client).as_millis()).unwrap_or(u64::MAX);
+        let time = skep_env::wall_time();
+        let eviction = Eviction { client, name, time, cause, group: by, silent_ms };
+        let outcome = self.command(id, Command::EvictClient(eviction.clone())).await?;
+        self.forget(client);
+        // Several metadata groups may ask for the eviction of one client.
+        if outcome.changed {
+            tracing::warn!("removed client {client} ({}): {}", eviction.name, eviction.reason());
+        }
+        Ok(EmptyReply {})
     }
 
     /// Removes a server without targets from the cluster.

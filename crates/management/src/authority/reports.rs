@@ -4,7 +4,7 @@ use super::{Authority, now_ms};
 use skep_cluster::reachability::{Outage, ReachabilityChanges};
 use skep_cluster::{RequestId, SoftState};
 use skep_types::map::{Capacity, Condition, TargetHealth};
-use skep_types::{ErrorCode, NodeId, NodeKind, Target, TargetId};
+use skep_types::{ErrorCode, EvictionCause, GroupId, NodeId, NodeKind, Target, TargetId};
 use skep_wire::management::{NodeOutage, OutageList, TargetOutage, TargetReport};
 use std::time::Duration;
 
@@ -142,8 +142,10 @@ impl Authority {
         let Some(passed) = self.tick_soft() else { return };
         self.soft_change(passed.changed);
         for client in passed.expired_clients {
-            match self.remove_client(RequestId::default(), client).await {
-                Ok(()) => tracing::info!("removed client {client}: its lease expired"),
+            let cause = EvictionCause::Silent;
+            let id = RequestId::default();
+            match self.evict(id, client, cause, GroupId::default()).await {
+                Ok(_) => {}
                 Err(error) if error.code() == ErrorCode::NotLeader => return,
                 Err(error) => tracing::error!(
                     "management cannot remove client {client}, whose lease expired: {error}"

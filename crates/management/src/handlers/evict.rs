@@ -5,9 +5,8 @@
 
 use crate::authority::Authority;
 use skep_cluster::RequestId;
-use skep_types::{Error, ErrorCode, GroupId, NodeKind, Result};
+use skep_types::{Error, ErrorCode, EvictionCause, GroupId, NodeKind, Result};
 use skep_wire::management::{EmptyReply, Evict};
-use std::time::Duration;
 
 /// `by` is the group of the metadata target that sends the request, zero for an administrator.
 pub(super) async fn handle(
@@ -31,34 +30,9 @@ pub(super) async fn handle(
         );
         return Ok(EmptyReply {});
     }
-    let silence = authority.silence(node.id);
-    authority.remove_client(id, node.id).await?;
-    tracing::warn!("removed client {} ({}): {}", node.id, node.name, reason(by, silence));
-    Ok(EmptyReply {})
-}
-
-/// Returns the reason of a removal. `silence` is the time since the client's last heartbeat.
-fn reason(by: GroupId, silence: Duration) -> String {
-    let seconds = silence.as_secs_f64();
-    match by.raw() {
-        0 => "`skep client evict` was called".to_owned(),
-        _ => format!(
-            "it sent no request to metadata group {by} for a lease; its last heartbeat arrived \
-             {seconds:.1} s ago"
-        ),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn reason_of_a_removal_names_its_cause() {
-        let silence = Duration::from_millis(5300);
-        let lost = reason(GroupId::new(3), silence);
-        assert!(lost.contains("metadata group g3") && lost.contains("5.3 s ago"), "{lost}");
-        let asked = reason(GroupId::default(), silence);
-        assert!(asked.contains("skep client evict") && !asked.contains("lease"), "{asked}");
-    }
+    let cause = match by.raw() {
+        0 => EvictionCause::Administrator,
+        _ => EvictionCause::LeaseExpired,
+    };
+    authority.evict(id, node.id, cause, by).await
 }

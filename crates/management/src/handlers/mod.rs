@@ -11,6 +11,7 @@ mod get_map;
 mod heartbeat;
 mod leave;
 mod list_clients;
+mod list_evictions;
 mod list_members;
 mod list_outages;
 mod list_request_waits;
@@ -152,6 +153,7 @@ async fn dispatch_short(authority: &Rc<Authority>, incoming: &Incoming, outbox: 
         messages::RenameServer::ID => change(context, rename_server::handle).await,
         members::RemoveMember::ID => change(context, remove_member::handle).await,
         messages::ListClients::ID => read(context, list_clients::handle).await,
+        messages::ListEvictions::ID => read(context, list_evictions::handle).await,
         messages::ListOutages::ID => read(context, list_outages::handle).await,
         messages::ListRequestWaits::ID => read(context, list_request_waits::handle).await,
         messages::ConfirmLogLevel::ID => read(context, confirm_log_level::handle).await,

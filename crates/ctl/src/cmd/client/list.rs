@@ -1,6 +1,7 @@
-//! `skep client list`: lists the mounts of the cluster.
+//! `skep client list`: lists the mounts of the cluster, or those that were evicted lately.
 
 use crate::access::ClusterArgs;
+use crate::evictions;
 use crate::help::{Example, examples};
 use crate::output::{count, print, render, span, table, utc};
 use crate::uses::Users;
@@ -10,7 +11,10 @@ use skep_types::Result;
 use skep_types::map::Reachability;
 use std::collections::BTreeMap;
 
-const EXAMPLES: &[Example] = &[("list all mounts", "skep client list")];
+const EXAMPLES: &[Example] = &[
+    ("list all mounts", "skep client list"),
+    ("list the last evictions: when, why, and the last contact", "skep client list --evicted"),
+];
 
 /// List all mounts: host, process, mount point, start, last heartbeat, sessions, open files
 ///
@@ -20,6 +24,9 @@ const EXAMPLES: &[Example] = &[("list all mounts", "skep client list")];
 pub(crate) struct ListArgs {
     #[command(flatten)]
     query: ClusterArgs,
+    /// List the last 64 evictions instead, the newest first, with reason and last contact
+    #[arg(long = "evicted")]
+    is_of_evicted: bool,
 }
 
 /// A client, with its sessions and open files.
@@ -43,6 +50,10 @@ struct ClientReport {
 
 pub(crate) fn run(args: ListArgs) -> Result<()> {
     let access = args.query.access(None)?;
+    if args.is_of_evicted {
+        let lines = crate::cmd::block_on(async move { evictions::fetch(&access).await })?;
+        return print(&lines, |lines| evictions::as_table(lines));
+    }
     let lines = crate::cmd::block_on(async move {
         let users = Users::of(&access).await?;
         let mut used: BTreeMap<_, (usize, u64)> = BTreeMap::new();

@@ -10,6 +10,7 @@ use super::services::{self, NodeReport, visit_all};
 use super::since::OutageTimes;
 use crate::access::{Access, ClusterArgs};
 use crate::cmd::stats::{Fetched, measure};
+use crate::evictions::{self, EvictionLine};
 use crate::help::{Example, examples};
 use crate::output::{print, span};
 use crate::{mounts, through_mount, view};
@@ -59,13 +60,19 @@ pub(crate) struct CheckArgs {
 /// Time for which latencies are compared.
 const SPAN: Duration = Duration::from_secs(2);
 
+/// Age up to which evictions of clients are noted.
+const EVICTIONS_NOTED_MS: u64 = 3_600_000;
+/// Maximum number of evictions in the note: as many as a person reads.
+const MAX_NOTED_EVICTIONS: usize = 5;
+
 /// The result of the check, as JSON.
 #[derive(Debug, Serialize)]
 struct Report {
     healthy: bool,
     nodes: Vec<NodeReport>,
     problems: Vec<Problem>,
-    /// Permanent damage, such as lost targets, which does not make the cluster unhealthy.
+    /// Permanent damage, such as lost targets, and clients that were evicted in the last hour. Both
+    /// leave the cluster healthy.
     notes: Vec<Problem>,
     /// The nodes whose requests have waited for more than 5 seconds.
     waits: Vec<WaitReport>,
@@ -98,6 +105,7 @@ pub(crate) fn run(args: CheckArgs) -> Result<ExitCode> {
         let times = OutageTimes::fetch(&access).await?;
         let mut report = report(nodes, waits, &evidence, &now);
         times.set_in(&mut report.problems);
+        report.notes.extend(eviction_note(&evictions::fetch(&access).await?));
         Ok(report)
     })?;
     let healthy = report.healthy;
@@ -186,6 +194,29 @@ pub(super) async fn problems(access: &Access) -> Result<Vec<Problem>> {
 async fn waits(access: &Access, map: &ClusterMap) -> Result<Vec<WaitReport>> {
     let list = access.ask(&ListRequestWaits {}).await?;
     Ok(list.waits.iter().map(|waiting| wait_report(map, waiting)).collect())
+}
+
+/// Returns the note about the clients that were evicted in the last hour. `evictions` has the
+/// newest first.
+fn eviction_note(evictions: &[EvictionLine]) -> Option<Problem> {
+    let recent = evictions.iter().filter(|it| it.age_ms <= EVICTIONS_NOTED_MS);
+    let recent: Vec<_> =
+        recent.map(|it| format!("{} at {} ({})", it.name, it.evicted_at, it.reason)).collect();
+    let more = match recent.len().saturating_sub(MAX_NOTED_EVICTIONS) {
+        0 => String::new(),
+        more => format!("; and {more} more"),
+    };
+    let newest: Vec<_> = recent.into_iter().take(MAX_NOTED_EVICTIONS).collect();
+    (!newest.is_empty()).then(|| Problem {
+        key: "client-evicted".into(),
+        rule: "client-evicted",
+        what: format!("evicted in the last hour: {}{more}", newest.join("; ")),
+        remedy: "the opens and locks of an evicted client were released, and it joins again with \
+                 another id when it reaches the cluster; check its host and its network, and read \
+                 the log of its mount. `skep client list --evicted` lists all"
+            .into(),
+        ..Problem::default()
+    })
 }
 
 fn report(
@@ -359,6 +390,27 @@ mod tests {
         };
         assert!(remedy(2).starts_with("no program waits"), "{}", remedy(2));
         assert!(remedy(9).starts_with("the programs continue"), "{}", remedy(9));
+    }
+
+    #[test]
+    fn evictions_of_the_last_hour_are_one_note() {
+        let evicted = |number: u32, age_ms| EvictionLine {
+            id: number,
+            name: format!("cl{number}:/mnt"),
+            evicted_at: "2026-11-25T19:06:27Z".into(),
+            cause: "lease-expired",
+            reason: "no request".into(),
+            last_contact: "2026-11-25T19:06:22Z".into(),
+            silent_ms: 5_000,
+            age_ms,
+        };
+        assert!(eviction_note(&[evicted(2, 3_600_001)]).is_none());
+        let note = eviction_note(&[evicted(3, 0), evicted(2, 3_600_001)]).unwrap();
+        let one = "evicted in the last hour: cl3:/mnt at 2026-11-25T19:06:27Z (no request)";
+        assert_eq!(note.what, one);
+        let many: Vec<_> = (0..7).map(|number| evicted(number, 5)).collect();
+        let note = eviction_note(&many).unwrap();
+        assert!(note.what.ends_with("; and 2 more") && !note.what.contains("cl5"), "{}", note.what);
     }
 
     #[test]

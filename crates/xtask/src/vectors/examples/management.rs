@@ -5,17 +5,19 @@ use skep_types::map::{
     Capacity, CapacityPool, Condition, Consistency, Policy, Reachability, ShardRange, TargetHealth,
 };
 use skep_types::registration::{ServerRegistration, TargetClaim};
-use skep_types::{ClusterId, ClusterMap, Epoch, Group, GroupId, GroupMember, MapVersion};
+use skep_types::{
+    ClusterId, ClusterMap, Epoch, Eviction, EvictionCause, Group, GroupId, GroupMember, MapVersion,
+};
 use skep_types::{
     MemberState, Node, NodeId, NodeKind, ShardId, Target, TargetId, TargetKind, Timestamp,
 };
 use skep_wire::management::{
     ChangeSetting, ChangeSettingReply, ClientEntry, ClientList, ConfirmLogLevel, CreateGroup,
-    CreateGroupReply, EmptyReply, Evict, Format, GetMap, Heartbeat, HeartbeatReply, Leave,
-    ListClients, ListOutages, ListRequestWaits, LogLevelChange, MapUpdate, NodeOutage, NodeWait,
-    OutageList, RegisterClient, RegisterReply, RegisterServer, RemoveServer, RemoveTarget,
-    RenameServer, RequestWait, RequestWaitList, SetClientLogLevel, SetPolicy, SetTargetState,
-    TargetOutage, TargetReport,
+    CreateGroupReply, EmptyReply, Evict, EvictionList, Format, GetMap, Heartbeat, HeartbeatReply,
+    Leave, ListClients, ListEvictions, ListOutages, ListRequestWaits, LogLevelChange, MapUpdate,
+    NodeOutage, NodeWait, OutageList, RegisterClient, RegisterReply, RegisterServer, RemoveServer,
+    RemoveTarget, RenameServer, RequestWait, RequestWaitList, SetClientLogLevel, SetPolicy,
+    SetTargetState, TargetOutage, TargetReport,
 };
 use skep_wire::node::LogLevel;
 
@@ -135,6 +137,16 @@ pub(super) fn examples() -> Vec<Example> {
         waits: vec![NodeWait { node: NodeId::new(9), wait: wait.clone() }],
         nodes: 1,
     };
+    let now = Timestamp { seconds: 1_700_000_090, nanoseconds: 0 };
+    let eviction = Eviction {
+        client: NodeId::new(9),
+        name: "login-1:/mnt/skep".into(),
+        time: Timestamp { seconds: 1_700_000_000, nanoseconds: 5 },
+        cause: EvictionCause::LeaseExpired,
+        group: GroupId::new(1),
+        silent_ms: 5_300,
+    };
+    let evictions = EvictionList { now, evictions: vec![eviction] };
     let outages = OutageList {
         nodes: vec![NodeOutage { node: NodeId::new(2), since_ms: 34_000, may_be_longer: false }],
         targets: vec![TargetOutage {
@@ -218,6 +230,7 @@ pub(super) fn examples() -> Vec<Example> {
         ),
         example(&ListRequestWaits {}, &waits),
         example(&ListOutages {}, &outages),
+        example(&ListEvictions {}, &evictions),
         example(&RemoveServer { node: NodeId::new(2), is_dry_run: false }, &EmptyReply {}),
         example(&RenameServer { node: NodeId::new(2), name: "rack1-a".into() }, &EmptyReply {}),
         example(&Format {}, &update),

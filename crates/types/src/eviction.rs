@@ -1,0 +1,76 @@
+//! The eviction of a client, as management records and lists it.
+
+use crate::byte_enum;
+use crate::codec::record;
+use crate::{GroupId, NodeId, Timestamp};
+
+byte_enum! {
+    /// The reason why management removed a client that had not left.
+    pub enum EvictionCause {
+        /// The client sent no request to a metadata group for a lease.
+        LeaseExpired = 1,
+        /// An administrator called `skep client evict`.
+        Administrator = 2,
+        /// Management received no heartbeat of the client for many leases.
+        Silent = 3,
+    }
+}
+
+record! {
+    /// The eviction of a client.
+    pub struct Eviction {
+        /// The client.
+        pub client: NodeId,
+        /// Its name: host and mount point.
+        pub name: String,
+        /// Time of the eviction, by management's clock.
+        pub time: Timestamp,
+        /// The reason.
+        pub cause: EvictionCause,
+        /// The metadata group that asked for the eviction. Zero means none.
+        pub group: GroupId,
+        /// Time between the last heartbeat of the client and the eviction, in milliseconds.
+        pub silent_ms: u64,
+    }
+}
+
+impl Eviction {
+    /// Returns the reason as text for people.
+    pub fn reason(&self) -> String {
+        let seconds = self.silent_ms as f64 / 1000.0;
+        match self.cause {
+            EvictionCause::Administrator => "`skep client evict` was called".to_owned(),
+            EvictionCause::LeaseExpired => format!(
+                "it sent no request to metadata group {} for a lease; its last heartbeat had \
+                 arrived {seconds:.1} s before",
+                self.group
+            ),
+            EvictionCause::Silent => format!("it sent no heartbeat for {seconds:.1} s"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reason_of_an_eviction_names_its_cause() {
+        let reason = |cause| {
+            let eviction = Eviction {
+                client: NodeId::new(9),
+                name: "cl2:/mnt".into(),
+                time: Timestamp::default(),
+                cause,
+                group: GroupId::new(3),
+                silent_ms: 5_300,
+            };
+            eviction.reason()
+        };
+        let lost = reason(EvictionCause::LeaseExpired);
+        assert!(lost.contains("metadata group g3") && lost.contains("5.3 s before"), "{lost}");
+        let asked = reason(EvictionCause::Administrator);
+        assert!(asked.contains("skep client evict") && !asked.contains("lease"), "{asked}");
+        assert_eq!(reason(EvictionCause::Silent), "it sent no heartbeat for 5.3 s");
+    }
+}
