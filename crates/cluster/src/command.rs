@@ -125,6 +125,13 @@ pub enum Command {
         /// The new name.
         name: String,
     },
+    /// Records the host name of a server.
+    NoteHost {
+        /// The server.
+        node: NodeId,
+        /// Its host, for output only.
+        host: String,
+    },
     /// The state is an old copy. New ids and map versions continue far above all that a newer state
     /// may have assigned.
     ContinueAbove {
@@ -199,6 +206,11 @@ impl Codec for Command {
                 24_u8.encode(w);
                 target.encode(w);
             }
+            Self::NoteHost { node, host } => {
+                33_u8.encode(w);
+                node.encode(w);
+                host.encode(w);
+            }
             Self::EvictClient(eviction) => {
                 32_u8.encode(w);
                 eviction.encode(w);
@@ -225,6 +237,7 @@ impl Codec for Command {
             21 => Self::ChangeSetting { name: Codec::decode(r)?, value: Codec::decode(r)? },
             24 => Self::GiveUpTarget { target: Codec::decode(r)? },
             32 => Self::EvictClient(Codec::decode(r)?),
+            33 => Self::NoteHost { node: Codec::decode(r)?, host: Codec::decode(r)? },
             other => return Err(r.corrupt(format_args!("unknown command number {other}"))),
         })
     }

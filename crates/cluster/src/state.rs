@@ -28,6 +28,7 @@ mod continuation;
 mod evictions;
 mod groups;
 mod invariants;
+mod names;
 mod outcomes;
 mod retirement;
 mod servers;
@@ -40,6 +41,7 @@ use crate::command::{Command, Outcome, Proposal};
 use crate::limits::{MAX_MAP_BYTES, MAX_TEXT_BYTES, NEWEST_FEATURE_LEVEL};
 use crate::settings::{self, Changed, Setting};
 use evictions::RecentEvictions;
+use names::ServerNames;
 use outcomes::RecentOutcomes;
 use skep_types::codec::{Codec, Reader, Writer, record};
 use skep_types::map::{Policy, ShardRange};
@@ -84,6 +86,7 @@ pub struct ClusterState {
     durable: Durable,
     outcomes: RecentOutcomes,
     evictions: RecentEvictions,
+    names: ServerNames,
 }
 
 impl ClusterState {
@@ -103,6 +106,7 @@ impl ClusterState {
             },
             outcomes: RecentOutcomes::default(),
             evictions: RecentEvictions::default(),
+            names: ServerNames::default(),
         }
     }
 
@@ -112,21 +116,27 @@ impl ClusterState {
         self.durable.encode(&mut w);
         self.outcomes.encode(&mut w);
         self.evictions.encode(&mut w);
+        self.names.encode(&mut w);
         w.finish()
     }
 
-    /// Decodes a snapshot. A snapshot of a version without evictions has none.
+    /// Decodes a snapshot. A snapshot of a version without evictions and names has none.
     ///
     /// # Errors
     /// Returns `Corrupt` if the bytes are not a snapshot.
     pub fn from_snapshot(bytes: &[u8]) -> Result<Self> {
         let mut r = Reader::new(bytes);
-        let (durable, outcomes) = (Codec::decode(&mut r)?, Codec::decode(&mut r)?);
+        let (durable, outcomes): (Durable, _) = (Codec::decode(&mut r)?, Codec::decode(&mut r)?);
         let evictions = match r.left() {
             0 => RecentEvictions::default(),
             _ => Codec::decode(&mut r)?,
         };
-        let state = Self { durable, outcomes, evictions };
+        let mut names = match r.left() {
+            0 => ServerNames::default(),
+            _ => Codec::decode(&mut r)?,
+        };
+        names.follow(&durable.map);
+        let state = Self { durable, outcomes, evictions, names };
         r.finish()?;
         Ok(state)
     }
@@ -145,6 +155,11 @@ impl ClusterState {
     /// Returns the last evictions of clients, the oldest first.
     pub fn evictions(&self) -> impl Iterator<Item = &Eviction> {
         self.evictions.all()
+    }
+
+    /// Returns the host names of the servers that have reported one, in ascending order of id.
+    pub fn hosts(&self) -> &[(NodeId, String)] {
+        &self.names.hosts
     }
 
     /// Returns the id of the server with this uuid. `None` means that it has not registered.
@@ -196,9 +211,10 @@ impl ClusterState {
     /// The context names the object and how to fix the problem.
     pub fn apply(&mut self, command: &Command) -> Result<Outcome> {
         let mut next = self.durable.clone();
+        let mut names = self.names.clone();
         let mut outcome = match command {
             Command::Start => next.start(),
-            Command::RegisterServer(registration) => next.register_server(registration)?,
+            Command::RegisterServer(registration) => next.register_server(registration, &names)?,
             Command::RegisterClient(registration) => next.register_client(registration)?,
             Command::RemoveClient { node } => next.remove_client(*node)?,
             Command::EvictClient(eviction) => next.remove_client(eviction.client)?,
@@ -213,9 +229,11 @@ impl ClusterState {
             Command::GiveUpTarget { target } => next.give_up_target(*target)?,
             Command::RemoveServer { node } => next.remove_server(*node)?,
             Command::RenameServer { node, name } => next.rename_server(*node, name)?,
+            Command::NoteHost { node, host } => next.note_host(*node, host, &mut names)?,
             Command::ContinueAbove { version } => next.continue_above(*version)?,
         };
-        outcome.changed = next != self.durable;
+        names.follow(&next.map);
+        outcome.changed = next != self.durable || names != self.names;
         if matches!(command, Command::RegisterServer(_) | Command::RegisterClient(_)) {
             next.check_size()?;
         }
@@ -226,6 +244,7 @@ impl ClusterState {
                 self.evictions.add(Eviction { name, ..eviction.clone() });
             }
             self.durable = next;
+            self.names = names;
             if cfg!(debug_assertions) {
                 self.check_invariants();
             }
@@ -243,6 +262,7 @@ impl ClusterState {
         self.durable.check_closed();
         self.outcomes.check_invariants();
         self.evictions.check_invariants();
+        self.names.check_invariants(&self.durable.map);
     }
 }
 

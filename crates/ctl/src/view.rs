@@ -7,13 +7,18 @@ pub(crate) use skep_cluster::problems::{
 };
 use skep_cluster::state::kind_word;
 use skep_types::map::{Capacity, CapacityPool, Condition, Consistency, Reachability};
-use skep_types::{ClusterMap, Error, ErrorCode, Node, NodeKind, Result, Target, TargetKind};
+use skep_types::{
+    ClusterMap, Error, ErrorCode, Node, NodeId, NodeKind, Result, Target, TargetKind,
+};
+use std::collections::BTreeMap;
 
 /// A node, as one entry of a list.
 #[derive(Debug, Serialize)]
 pub(crate) struct NodeLine {
     pub(crate) id: u32,
     pub(crate) name: String,
+    /// Name of the node's host. `None` for a server that has not reported it.
+    pub(crate) host: Option<String>,
     pub(crate) kind: &'static str,
     pub(crate) reachability: &'static str,
     pub(crate) addresses: Vec<String>,
@@ -98,13 +103,23 @@ pub(crate) fn domain(node: &Node) -> Option<String> {
     Some(node.domain.clone()).filter(|domain| !domain.is_empty())
 }
 
-/// Returns all nodes, servers before clients.
-pub(crate) fn nodes(map: &ClusterMap) -> Vec<NodeLine> {
+/// Returns the name of a node's host. `hosts` has those of the servers; the name of a client begins
+/// with it.
+fn host(node: &Node, hosts: &BTreeMap<NodeId, String>) -> Option<String> {
+    match node.kind {
+        NodeKind::Client => node.name.split([':', '#']).next().map(str::to_owned),
+        _ => hosts.get(&node.id).cloned(),
+    }
+}
+
+/// Returns all nodes, servers before clients. `hosts` has the host names of servers.
+pub(crate) fn nodes(map: &ClusterMap, hosts: &BTreeMap<NodeId, String>) -> Vec<NodeLine> {
     let mut nodes: Vec<_> = map.nodes.iter().collect();
     nodes.sort_by_key(|node| (node.kind, node.id));
     let line = |node: &&skep_types::Node| NodeLine {
         id: node.id.raw(),
         name: node.name.clone(),
+        host: host(node, hosts),
         kind: kind_word(node.kind),
         reachability: reachability(node.reachability),
         addresses: node.addresses.clone(),

@@ -270,6 +270,11 @@ impl Authority {
         })
     }
 
+    /// Returns the host names of the servers that have reported one.
+    pub(crate) fn hosts(&self) -> Vec<(NodeId, String)> {
+        self.member.with_state(|it| it.state.hosts().to_vec())
+    }
+
     /// Returns the last evictions of clients, the oldest first.
     pub(crate) fn evictions(&self) -> Vec<Eviction> {
         self.member.with_state(|it| it.state.evictions().cloned().collect())

@@ -74,7 +74,8 @@ pub async fn join(settings: &ManagementSettings, token: JoinToken) -> Result<Nod
     fill(settings, token, async |directory, token, own| {
         let uuid = directory.directory.identity().node_uuid;
         let server = registration(settings, (NodeId::default(), uuid), own);
-        let request = RegisterServer { server, capacities: Vec::new() };
+        let request =
+            RegisterServer { server, capacities: Vec::new(), host: skep_service::host_name() };
         let management = Management::new(token, NodeKind::Management);
         let registered = management.call(&request, Some(JOIN_PATIENCE)).await?;
         let cluster = token.cluster;

@@ -23,7 +23,8 @@ pub(crate) async fn keep(authority: Rc<Authority>, token: JoinToken, own: Server
 }
 
 async fn follow(authority: Rc<Authority>, token: JoinToken, own: ServerRegistration) {
-    let request = RegisterServer { server: own, capacities: Vec::new() };
+    let host = skep_service::host_name();
+    let request = RegisterServer { server: own, capacities: Vec::new(), host };
     let (membership, registered) = match Membership::join(&token, request, None).await {
         Ok(joined) => joined,
         Err(error) => return tracing::error!("this management node cannot take part: {error}"),

@@ -73,6 +73,7 @@ async fn begin(authority: &Authority, own: &ServerRegistration) -> Result<()> {
         Err(error) if error.code() == ErrorCode::NotLeader => return Err(error),
         Err(error) => tracing::error!("management keeps its former name and addresses: {error}"),
     }
+    authority.note_host(own.node, &skep_service::host_name()).await?;
     authority.note_alive(own.node, &[]);
     authority.keep_addresses(own.node, &own.addresses).await
 }

@@ -74,7 +74,7 @@ fn server(kind: NodeKind, uuid: u128) -> RegisterServer {
         targets: vec![claim],
     };
     let capacity = Capacity { total_bytes: 100, free_bytes: 50, ..Capacity::default() };
-    RegisterServer { server, capacities: vec![capacity] }
+    RegisterServer { server, capacities: vec![capacity], host: "stor1".into() }
 }
 
 async fn join_client(token: &JoinToken) -> Arc<ClientMembership> {

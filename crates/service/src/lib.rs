@@ -49,6 +49,12 @@ use skep_types::{Error, ErrorCode, Result};
 /// `0.1.0+6d86cf8d2f1a`.
 pub const PROGRAM_VERSION: &str = env!("SKEP_VERSION");
 
+/// Returns the name of this host, or an empty text if the kernel does not show it.
+pub fn host_name() -> String {
+    let name = std::fs::read_to_string("/proc/sys/kernel/hostname");
+    name.map(|name| name.trim().to_owned()).unwrap_or_default()
+}
+
 /// Handles the signals that end a service, `SIGTERM` and `SIGINT`. Call this function before the
 /// process starts any thread, and then wait for a signal with `next`.
 ///

@@ -128,6 +128,10 @@ fn open_files_and_locks_of_clients_are_listed() {
     let list = |arguments: &[&str]| cluster.skep_list(arguments);
     let place = second.path().display().to_string();
 
+    let host = files::read_to_string("/proc/sys/kernel/hostname");
+    for node in list(&["node", "list"]) {
+        assert_eq!(node["host"], host.trim(), "{node}");
+    }
     let clients = list(&["client", "list"]);
     assert_eq!(clients.len(), 2, "{clients:?}");
     let client = clients.iter().find(|it| it["mount_point"] == place.as_str()).expect("it");

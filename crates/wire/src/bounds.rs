@@ -188,7 +188,8 @@ mod tests {
             version: text.clone(),
             targets: vec![claim; 256],
         };
-        check(&mg::RegisterServer { server, capacities: vec![Capacity::default(); 256] });
+        let capacities = vec![Capacity::default(); 256];
+        check(&mg::RegisterServer { server, capacities, host: "h".repeat(255) });
         let problem = "\u{10FFFF}".repeat(TargetHealth::MAX_PROBLEM_CHARS);
         let health = TargetHealth { condition: Condition::Down, problem };
         let target = TargetId::new(1);

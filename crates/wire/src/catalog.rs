@@ -194,6 +194,8 @@ catalog! {
     118 "management" reads mg::ListEvictions => mg::EvictionList;
     // Management: requests that wait.
     119 "management" reads mg::ListRequestWaits => mg::RequestWaitList;
+    // Management: the hosts of servers.
+    120 "management" reads mg::ListHosts => mg::HostList;
     // Management: its members. For administrators, and repeatable.
     124 "management" reads cs::AddMember => mg::EmptyReply;
     125 "management" reads cs::RemoveMember => mg::EmptyReply;

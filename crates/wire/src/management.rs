@@ -19,6 +19,8 @@ record! {
         pub server: ServerRegistration,
         /// Capacities of the server's targets, in the order of the registration.
         pub capacities: Vec<Capacity>,
+        /// Name of the server's host, for output only. Empty if unknown.
+        pub host: String,
     }
 }
 
@@ -158,6 +160,29 @@ record! {
         pub nodes: Vec<NodeOutage>,
         /// The targets, in ascending order of their ids.
         pub targets: Vec<TargetOutage>,
+    }
+}
+
+record! {
+    /// Lists the host names of the servers.
+    pub struct ListHosts {}
+}
+
+record! {
+    /// The host of a server.
+    pub struct HostEntry {
+        /// The server.
+        pub node: NodeId,
+        /// Name of its host, as the server has reported it.
+        pub host: String,
+    }
+}
+
+record! {
+    /// Reply to [`ListHosts`].
+    pub struct HostList {
+        /// The servers that have reported a host, in ascending order of their ids.
+        pub hosts: Vec<HostEntry>,
     }
 }
 

@@ -91,6 +91,7 @@ pub(crate) const KINDS: &[Kind] = &[
     record::<mg::NodeWait>(),
     record::<mg::NodeOutage>(),
     record::<Eviction>(),
+    record::<mg::HostEntry>(),
     record::<mg::TargetOutage>(),
     record::<cs::MemberEntry>(),
     record::<Group>(),

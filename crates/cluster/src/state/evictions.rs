@@ -55,9 +55,9 @@ impl Codec for RecentEvictions {
 mod tests {
     use super::*;
     use crate::command::ClientRegistration;
-    use crate::state::tests::cluster;
+    use crate::state::tests::{cluster, server};
     use crate::{ClusterState, Command};
-    use skep_types::{EvictionCause, GroupId, NodeId, Timestamp};
+    use skep_types::{EvictionCause, GroupId, NodeId, TargetKind, Timestamp};
 
     fn eviction(client: NodeId) -> Eviction {
         Eviction {
@@ -109,13 +109,15 @@ mod tests {
         assert!(RecentEvictions::from_bytes(&long.to_bytes()).is_err());
     }
 
-    /// Snapshots of versions without this list end before it.
+    /// Snapshots of versions without these lists end before them.
     #[test]
-    fn snapshot_without_evictions_is_read() {
+    fn snapshot_without_evictions_and_names_is_read() {
         let mut state = cluster();
         register(&mut state);
+        state.apply(&server(TargetKind::Storage, 1, &[])).unwrap();
         let mut bytes = state.snapshot();
-        bytes.truncate(bytes.len() - RecentEvictions::default().to_bytes().len());
+        let later = state.names.to_bytes().len() + RecentEvictions::default().to_bytes().len();
+        bytes.truncate(bytes.len() - later);
         assert_eq!(ClusterState::from_snapshot(&bytes).unwrap(), state);
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! Does not own the registration of clients (`clients`).
 
+use super::names::{ServerNames, generated};
 use super::{Durable, check_text, insert_sorted, kind_word, limit};
 use crate::command::Outcome;
 use crate::limits::{MAX_ADDRESSES, MAX_SERVERS, MAX_TARGETS_PER_NODE};
@@ -12,10 +13,14 @@ use skep_types::{
 };
 
 impl Durable {
-    pub(super) fn register_server(&mut self, registration: &ServerRegistration) -> Result<Outcome> {
+    pub(super) fn register_server(
+        &mut self,
+        registration: &ServerRegistration,
+        names: &ServerNames,
+    ) -> Result<Outcome> {
         check_registration(registration)?;
         let node = self.node_identity(registration)?;
-        let name = self.node_name(node, registration)?;
+        let name = self.node_name(node, registration, names)?;
         let before = || self.map.node(node).map(|node| node.domain.clone());
         let domain = registration.domain.clone().or_else(before).unwrap_or_default();
         let new = Node {
@@ -98,9 +103,14 @@ impl Durable {
         }
     }
 
-    /// Returns the name of a server: the requested name, else the current name, else the first free
-    /// name of the form `storage-1`, `storage-2`, ...
-    fn node_name(&self, id: NodeId, registration: &ServerRegistration) -> Result<String> {
+    /// Returns the name of a server: the requested name, else the current name, else the next name
+    /// of the form `storage-1`, `storage-2`, ... that no server had.
+    fn node_name(
+        &self,
+        id: NodeId,
+        registration: &ServerRegistration,
+        names: &ServerNames,
+    ) -> Result<String> {
         let kind = registration.kind;
         let taken = |name: &str| {
             self.map.nodes.iter().find(|n| n.id != id && n.kind == kind && n.name == name)
@@ -122,9 +132,24 @@ impl Durable {
         if let Some(node) = self.map.node(id) {
             return Ok(node.name.clone());
         }
-        let free =
-            (1_u32..).map(|k| format!("{}-{k}", kind_word(kind))).find(|n| taken(n).is_none());
+        let first = names.newest(kind) + 1;
+        let free = (first..).map(|number| generated(kind, number)).find(|n| taken(n).is_none());
         Ok(free.expect("fewer names are taken than there are numbers"))
+    }
+
+    /// Records the host of a server. Ignores a node that is no server of the cluster.
+    pub(super) fn note_host(
+        &self,
+        id: NodeId,
+        host: &str,
+        names: &mut ServerNames,
+    ) -> Result<Outcome> {
+        check_text("the host name", host)?;
+        let node = self.map.node(id).filter(|node| node.kind != NodeKind::Client);
+        if node.is_some() {
+            names.set_host(id, host);
+        }
+        Ok(Outcome { node: id, ..Outcome::default() })
     }
 
     fn register_target(&mut self, node: NodeId, claim: &TargetClaim) -> Result<TargetId> {

@@ -255,6 +255,7 @@ fn commands_and_snapshots_survive_a_round_trip() {
         server(TargetKind::Metadata, 3, &[31, 32]),
         Command::RegisterClient(ClientRegistration { host: "a".into(), ..Default::default() }),
         Command::EvictClient(eviction(2)),
+        Command::NoteHost { node: NodeId::new(1), host: "meta1".into() },
         Command::Format,
         Command::SetPolicy(Policy { default_width: 8, ..Policy::default() }),
         Command::SetFeatureLevel { level: 1 },
@@ -319,6 +320,10 @@ pub(crate) fn any_command() -> impl Strategy<Value = Command> {
         })),
         2 => (0..12_u32).prop_map(|node| Command::RemoveClient { node: NodeId::new(node) }),
         2 => (0..12_u32).prop_map(|node| Command::EvictClient(eviction(node))),
+        1 => (0..12_u32, 0..3_u8).prop_map(|(node, host)| Command::NoteHost {
+            node: NodeId::new(node),
+            host: host.to_string(),
+        }),
         1 => Just(Command::Start),
         1 => Just(Command::Format),
         1 => (1..3_u16).prop_map(|metadata_copies| {

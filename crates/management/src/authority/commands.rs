@@ -106,6 +106,17 @@ impl Authority {
         }
     }
 
+    /// Records the host of a server, which may be empty if the server does not know it.
+    pub(crate) async fn note_host(&self, node: NodeId, host: &str) -> Result<()> {
+        let is_known = self.member.with_state(|it| {
+            it.state.hosts().iter().any(|(id, known)| *id == node && known == host)
+        });
+        if host.is_empty() || is_known {
+            return Ok(());
+        }
+        self.propose(&Command::NoteHost { node, host: host.to_owned() }.into()).await.map(drop)
+    }
+
     /// Whether a node votes in the replicated log.
     pub(crate) fn is_voter(&self, node: NodeId) -> bool {
         self.member.voters().contains(&u64::from(node.raw()))

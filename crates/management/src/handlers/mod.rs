@@ -12,6 +12,7 @@ mod heartbeat;
 mod leave;
 mod list_clients;
 mod list_evictions;
+mod list_hosts;
 mod list_members;
 mod list_outages;
 mod list_request_waits;
@@ -153,6 +154,7 @@ async fn dispatch_short(authority: &Rc<Authority>, incoming: &Incoming, outbox: 
         messages::RenameServer::ID => change(context, rename_server::handle).await,
         members::RemoveMember::ID => change(context, remove_member::handle).await,
         messages::ListClients::ID => read(context, list_clients::handle).await,
+        messages::ListHosts::ID => read(context, list_hosts::handle).await,
         messages::ListEvictions::ID => read(context, list_evictions::handle).await,
         messages::ListOutages::ID => read(context, list_outages::handle).await,
         messages::ListRequestWaits::ID => read(context, list_request_waits::handle).await,

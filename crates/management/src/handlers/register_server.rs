@@ -11,7 +11,7 @@ pub(super) async fn handle(
     id: RequestId,
     request: RegisterServer,
 ) -> Result<RegisterReply> {
-    let RegisterServer { server, capacities } = request;
+    let RegisterServer { server, capacities, host } = request;
     let addresses = server.addresses.clone();
     let command = Command::RegisterServer(server);
     let outcome = match authority.command(id, command).await {
@@ -21,6 +21,7 @@ pub(super) async fn handle(
             return Err(error);
         }
     };
+    authority.note_host(outcome.node, &host).await?;
     authority.keep_addresses(outcome.node, &addresses).await?;
     let capacities: Vec<_> = outcome.targets.iter().copied().zip(capacities).collect();
     authority.note_registration(outcome.node, &capacities);

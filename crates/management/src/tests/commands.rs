@@ -10,7 +10,7 @@ fn capacity_is_published_with_the_first_target() {
         let authority = &running.authority;
         authority.tick().await;
         assert_eq!(authority.total_capacity(), Some(Capacity::default()));
-        let RegisterServer { server, capacities } = server(NodeKind::Storage, 10);
+        let RegisterServer { server, capacities, .. } = server(NodeKind::Storage, 10);
         let outcome = authority.propose(&Command::RegisterServer(server).into()).await.unwrap();
         assert_eq!(
             authority.total_capacity(),

@@ -228,7 +228,7 @@ impl Membership {
     /// Leaves a target out of all later registrations of the node.
     pub fn forget_target(&self, target: TargetId) {
         let mut request = self.request.borrow_mut();
-        let RegisterServer { server, capacities } = &mut *request;
+        let RegisterServer { server, capacities, .. } = &mut *request;
         let at = server.targets.iter().position(|claim| claim.target == target);
         if let Some(at) = at {
             server.targets.remove(at);

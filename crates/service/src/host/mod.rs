@@ -281,7 +281,8 @@ impl Host {
             version: PROGRAM_VERSION.into(),
             targets: directories.iter().map(|it| self.claim(it)).collect(),
         };
-        Ok(RegisterServer { server, capacities: directories.iter().map(free_space).collect() })
+        let capacities = directories.iter().map(free_space).collect();
+        Ok(RegisterServer { server, capacities, host: crate::host_name() })
     }
 }
 

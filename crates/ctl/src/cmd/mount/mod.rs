@@ -166,8 +166,9 @@ fn mount(
     follow_token(access)?;
     let cluster = ClusterOptions {
         cluster: access.token.clone().into(),
-        host: std::fs::read_to_string("/proc/sys/kernel/hostname")
-            .map_or_else(|_| "unknown".into(), |name| name.trim().to_owned()),
+        host: Some(skep_service::host_name())
+            .filter(|name| !name.is_empty())
+            .unwrap_or_else(|| "unknown".into()),
         version: skep_service::PROGRAM_VERSION.into(),
         patience: args.retry.unwrap_or_default().patience(),
         log: LogControl(Some(Arc::new(skep_service::node_requests::set_log_level))),

@@ -4,7 +4,8 @@ use crate::access::ClusterArgs;
 use crate::help::{Example, examples};
 use crate::output::{print, render, table};
 use crate::view;
-use skep_types::Result;
+use skep_types::{ErrorCode, Result};
+use skep_wire::management::ListHosts;
 
 const EXAMPLES: &[Example] = &[
     ("nodes of the cluster that is mounted here, or of the one in ./skep-data", "skep node list"),
@@ -21,16 +22,35 @@ pub(crate) struct ListArgs {
 
 pub(crate) fn run(args: ListArgs) -> Result<()> {
     let access = args.query.access(None)?;
-    let map = crate::cmd::block_on(async move { access.map().await })?;
-    print(&view::nodes(&map), |nodes| {
-        let titles =
-            ["ID", "Name", "Kind", "Reachability", "Address", "Domain", "Targets", "Version"];
+    let (map, hosts) = crate::cmd::block_on(async move {
+        let map = access.map().await?;
+        let hosts = match access.ask(&ListHosts {}).await {
+            // A leader of an older version knows no hosts.
+            Err(error) if error.code() == ErrorCode::Unsupported => Vec::new(),
+            list => list?.hosts,
+        };
+        Ok((map, hosts))
+    })?;
+    let hosts = hosts.into_iter().map(|it| (it.node, it.host)).collect();
+    print(&view::nodes(&map, &hosts), |nodes| {
+        let titles = [
+            "ID",
+            "Name",
+            "Host",
+            "Kind",
+            "Reachability",
+            "Address",
+            "Domain",
+            "Targets",
+            "Version",
+        ];
         let mut shown = table(&titles);
         for node in nodes {
             let targets: Vec<String> = node.targets.iter().map(u32::to_string).collect();
             shown.add_row([
                 &node.id.to_string(),
                 &node.name,
+                node.host.as_deref().unwrap_or("-"),
                 node.kind,
                 node.reachability,
                 &node.addresses.join(", "),

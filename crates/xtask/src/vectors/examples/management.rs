@@ -14,10 +14,10 @@ use skep_types::{
 use skep_wire::management::{
     ChangeSetting, ChangeSettingReply, ClientEntry, ClientList, ConfirmLogLevel, CreateGroup,
     CreateGroupReply, EmptyReply, Evict, EvictionList, Format, GetMap, Heartbeat, HeartbeatReply,
-    Leave, ListClients, ListEvictions, ListOutages, ListRequestWaits, LogLevelChange, MapUpdate,
-    NodeOutage, NodeWait, OutageList, RegisterClient, RegisterReply, RegisterServer, RemoveServer,
-    RemoveTarget, RenameServer, RequestWait, RequestWaitList, SetClientLogLevel, SetPolicy,
-    SetTargetState, TargetOutage, TargetReport,
+    HostEntry, HostList, Leave, ListClients, ListEvictions, ListHosts, ListOutages,
+    ListRequestWaits, LogLevelChange, MapUpdate, NodeOutage, NodeWait, OutageList, RegisterClient,
+    RegisterReply, RegisterServer, RemoveServer, RemoveTarget, RenameServer, RequestWait,
+    RequestWaitList, SetClientLogLevel, SetPolicy, SetTargetState, TargetOutage, TargetReport,
 };
 use skep_wire::node::LogLevel;
 
@@ -113,7 +113,7 @@ pub(super) fn examples() -> Vec<Example> {
         version: "0.1.0".into(),
         targets: vec![claim],
     };
-    let server = RegisterServer { server, capacities: vec![capacity()] };
+    let server = RegisterServer { server, capacities: vec![capacity()], host: "stor1".into() };
     let client = RegisterClient {
         host: "login-1".into(),
         mount_point: "/mnt/skep".into(),
@@ -147,6 +147,7 @@ pub(super) fn examples() -> Vec<Example> {
         silent_ms: 5_300,
     };
     let evictions = EvictionList { now, evictions: vec![eviction] };
+    let hosts = HostList { hosts: vec![HostEntry { node: NodeId::new(2), host: "stor1".into() }] };
     let outages = OutageList {
         nodes: vec![NodeOutage { node: NodeId::new(2), since_ms: 34_000, may_be_longer: false }],
         targets: vec![TargetOutage {
@@ -231,6 +232,7 @@ pub(super) fn examples() -> Vec<Example> {
         example(&ListRequestWaits {}, &waits),
         example(&ListOutages {}, &outages),
         example(&ListEvictions {}, &evictions),
+        example(&ListHosts {}, &hosts),
         example(&RemoveServer { node: NodeId::new(2), is_dry_run: false }, &EmptyReply {}),
         example(&RenameServer { node: NodeId::new(2), name: "rack1-a".into() }, &EmptyReply {}),
         example(&Format {}, &update),
