@@ -44,6 +44,9 @@ struct Member {
     consistency: &'static str,
 }
 
+/// The state of a target that was given up as lost, and of a group without another target.
+const LOST: &str = "Lost";
+
 pub(crate) fn run(args: ListArgs) -> Result<()> {
     let access = args.query.access(None)?;
     let map = crate::cmd::block_on(async move { access.map().await })?;
@@ -66,14 +69,19 @@ fn line(map: &ClusterMap, group: &Group) -> GroupEntry {
             target: target.id.raw(),
             node: target.node.raw(),
             node_name: map.node(target.node).map(|node| node.name.clone()).unwrap_or_default(),
-            state: part(member.state),
+            state: match target.consistency {
+                Consistency::Bad => LOST,
+                _ => part(member.state),
+            },
             is_primary: primary == Some(target.id),
             reachability: reachability(target.reachability),
             consistency: consistency(target.consistency),
         });
     }
     let serves = members.iter().any(|it| it.is_primary && it.reachability == "Online");
+    let is_lost = !members.is_empty() && members.iter().all(|it| it.state == LOST);
     let state = match (all_well, serves) {
+        _ if is_lost => LOST,
         (true, _) => "Good",
         (false, true) => "Degraded",
         (false, false) => "Unavailable",
@@ -128,4 +136,35 @@ fn as_table(lines: &[GroupEntry]) -> String {
         }
     }
     render(&shown)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use skep_types::map::{Capacity, CapacityPool, TargetHealth};
+    use skep_types::{ClusterId, GroupId, NodeId, Target, TargetId, TargetKind};
+
+    #[test]
+    fn group_of_a_lost_target_is_lost_although_its_service_runs() {
+        let mut map = ClusterMap::empty(ClusterId::default());
+        map.targets.push(Target {
+            id: TargetId::new(7),
+            kind: TargetKind::Storage,
+            node: NodeId::new(2),
+            path: "/d".into(),
+            reachability: Reachability::Online,
+            consistency: Consistency::Good,
+            health: TargetHealth::default(),
+            capacity: Capacity::default(),
+            capacity_pool: CapacityPool::Normal,
+        });
+        map.groups.push(Group::of_one(GroupId::new(3), TargetKind::Storage, TargetId::new(7)));
+        let states = |map: &ClusterMap| {
+            let line = line(map, &map.groups[0]);
+            (line.state, line.members[0].state)
+        };
+        assert_eq!(states(&map), ("Good", "Serving"));
+        map.targets[0].consistency = Consistency::Bad;
+        assert_eq!(states(&map), ("Lost", "Lost"));
+    }
 }
