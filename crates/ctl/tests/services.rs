@@ -172,6 +172,11 @@ fn unusable_directories_and_addresses_are_refused_by_name() {
     let storage = ["storage", "--directory", &node, "--target", &target];
     let without = refusal(&[&storage[..], &["--init"]].concat());
     assert!(without.contains("--token"), "{without}");
+    let nowhere = place.text("no-token");
+    let missing = refusal(&[&storage[..], &["--init", "--token-file", &nowhere]].concat());
+    for words in ["no-token: it does not exist", "skep cluster token --cluster", "--token-file -"] {
+        assert!(missing.contains(words), "{words}: {missing}");
+    }
     stdout_of(&[&storage[..], &["--init", "--token-file", &token]].concat());
     let other = format!("{one}/join-token");
     let foreign = refusal(&[&storage[..], &["--init", "--token-file", &other]].concat());

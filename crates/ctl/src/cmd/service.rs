@@ -205,6 +205,15 @@ pub(super) fn log_start(kind: &str, args: &ServiceArgs, node: &NodeSettings) {
 /// Returns the token for `--init`. Only a new service needs a token.
 pub(super) fn token(args: &ServiceArgs) -> Result<Option<JoinToken>> {
     let Some(file) = &args.token_file else { return Ok(None) };
+    if file.as_os_str() != "-" && !file.exists() {
+        let what = format!(
+            "cannot read the token file {}: it does not exist; `skep cluster token --cluster \
+             DIRECTORY` on the management host prints the token: write it to this file with the \
+             mode 600, or pass it with `--token-file -`",
+            file.display()
+        );
+        return Err(Error::new(ErrorCode::Configuration, what));
+    }
     if file.as_os_str() != "-" {
         return read_token(file).map(Some);
     }
