@@ -56,4 +56,5 @@ pub use ops::xattrs::{
     TRANSPORT_XATTR, USERS_XATTR,
 };
 pub use request::is_request;
+pub use transport::kernel::check_helper;
 pub use transport::{TransportChoice, TransportKind};

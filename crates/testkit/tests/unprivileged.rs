@@ -205,6 +205,7 @@ fn error_for_a_missing_helper_names_its_package() {
         printed.contains("fusermount3 to mount") && printed.contains("package fuse3"),
         "{printed}"
     );
+    assert!(printed.contains("--no-mount") && !printed.contains("ended"), "{printed}");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use super::mount::DEFAULT_TRANSPORT;
 use crate::help::{Example, examples};
-use crate::local::children::{LOG_LIMIT, open_log, tail};
+use crate::local::children::{LOG_LIMIT, last_error, open_log, tail};
 use crate::local::layout::Layout;
 use crate::local::plan::Plan;
 use crate::local::readiness::Readiness;
@@ -80,6 +80,11 @@ const PATIENCE: Duration = Duration::from_secs(180);
 
 pub(super) fn run(args: UpArgs) -> Result<()> {
     skep_env::restrict_new_files();
+    if !args.no_mount {
+        // Otherwise the whole cluster starts first, and ends again with the error of its mount.
+        skep_fuse::check_helper()
+            .map_err(|error| Error::from(error).within("cannot mount the cluster"))?;
+    }
     let layout = Layout::make(&args.data_dir)?;
     let mount_point = match args.no_mount {
         true => None,
@@ -194,8 +199,10 @@ fn detach(args: &UpArgs, layout: &Layout, mount_point: Option<&Path>) -> Result<
     super::block_on(async move {
         let has_ended = || {
             child.try_wait().ok().flatten().map(|_| {
-                let lines = tail(&log_path, log_start, 12);
-                Error::new(ErrorCode::NotReady, format!("cannot start the cluster:\n{lines}"))
+                let what = last_error(&log_path, log_start).unwrap_or_else(|| {
+                    format!("cannot start the cluster:\n{}", tail(&log_path, log_start, 12))
+                });
+                Error::new(ErrorCode::NotReady, what)
             })
         };
         readiness.wait(Some(PATIENCE), has_ended).await?;

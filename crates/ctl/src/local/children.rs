@@ -178,6 +178,24 @@ pub(crate) fn describe(status: ExitStatus) -> String {
     }
 }
 
+/// Returns the error with which a process of this program has ended: the text after the last
+/// `skep: ` at the begin of a line of its log after the byte `from`. `None` means that there is
+/// none.
+pub(crate) fn last_error(path: &Path, from: u64) -> Option<String> {
+    let bytes = std::fs::read(path).unwrap_or_default();
+    let start = usize::try_from(from).ok().filter(|from| *from <= bytes.len()).unwrap_or(0);
+    error_in(&String::from_utf8_lossy(&bytes[start..]))
+}
+
+fn error_in(log: &str) -> Option<String> {
+    const BEGIN: &str = "skep: ";
+    let at = match log.rfind(&format!("\n{BEGIN}")) {
+        Some(at) => at + 1,
+        None => log.starts_with(BEGIN).then_some(0)?,
+    };
+    Some(log[at + BEGIN.len()..].trim_end().to_owned())
+}
+
 /// Returns the last lines of a text file after the byte `from`, indented. If the file has become
 /// shorter, a new log was started, and its whole content counts.
 pub(crate) fn tail(path: &Path, from: u64, lines: usize) -> String {
@@ -187,4 +205,19 @@ pub(crate) fn tail(path: &Path, from: u64, lines: usize) -> String {
     let all: Vec<&str> = text.lines().collect();
     let last = &all[all.len().saturating_sub(lines)..];
     last.iter().map(|line| format!("  {line}")).collect::<Vec<_>>().join("\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn error_of_a_process_is_the_end_of_its_log() {
+        let log = "Starting.\nskep: a warning\nskep: cannot start the cluster: mount ended:\n  \
+                   no disk\n";
+        let expected = "cannot start the cluster: mount ended:\n  no disk";
+        assert_eq!(error_in(log).as_deref(), Some(expected));
+        assert_eq!(error_in("skep: no\n").as_deref(), Some("no"));
+        assert_eq!(error_in("it said skep: no\n"), None);
+    }
 }

@@ -6,6 +6,7 @@ use std::ffi::{CString, OsStr};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -253,6 +254,26 @@ fn helper_failed(error: &io::Error) -> io::Error {
         );
     }
     io::Error::new(error.kind(), format!("{FUSERMOUNT}: {error}"))
+}
+
+/// Checks that this user can mount: root, or a user with the helper program.
+///
+/// # Errors
+/// `NotFound` with the way out if the helper is missing.
+pub fn check_helper() -> io::Result<()> {
+    let is_program = |path: &Path| {
+        let found = std::fs::metadata(path);
+        found.is_ok_and(|it| it.is_file() && it.permissions().mode() & 0o111 != 0)
+    };
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let exists = std::env::split_paths(&path).any(|it| is_program(&it.join(FUSERMOUNT)));
+    match is_root() || exists {
+        true => Ok(()),
+        false => Err(helper_failed(&io::Error::new(
+            io::ErrorKind::NotFound,
+            "it is in no directory of PATH",
+        ))),
+    }
 }
 
 /// Mounts with `fusermount3`, which opens the device and sends the descriptor through a socket.
