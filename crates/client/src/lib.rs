@@ -53,7 +53,7 @@ pub use mount::options::{ClusterAccess, Forget, LogControl, MountOptions, has_gi
 pub use names::directory::{Directories, StatFs};
 pub use names::entries::Names;
 pub use skep_rpc::origin::{Origin, job_number, with_origin};
-pub use skep_rpc::{GAVE_UP, calls_of};
+pub use skep_rpc::{GAVE_UP, Unanswered, UnansweredReport, calls_of};
 pub use skep_wire::file_locks::{HeldLock, LockKind, LockMode};
 pub use skep_wire::limits::LOCK_END;
 pub use skep_wire::metadata::{

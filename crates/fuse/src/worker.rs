@@ -360,9 +360,11 @@ struct SeenRequest {
 async fn watch_callers<F: FileSystem, P: Port>(worker: Rc<Worker<F, P>>) {
     let mut seen: Vec<SeenRequest> = Vec::new();
     let mut long_waits = LongWaits::default();
+    let mut report = skep_client::UnansweredReport::new();
     loop {
         if worker.slots.borrow().iter().all(|slot| slot.current.get().is_none()) {
             log_waits(&mut long_waits, &[]);
+            report.set(None);
             worker.is_watched.set(false);
             worker.begun.wait().await;
         }
@@ -390,6 +392,7 @@ async fn watch_callers<F: FileSystem, P: Port>(worker: Rc<Worker<F, P>>) {
             }
         }
         log_waits(&mut long_waits, &unanswered);
+        report.set(LongWaits::summary(&unanswered, skep_env::now()));
     }
 }
 

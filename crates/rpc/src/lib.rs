@@ -25,6 +25,7 @@ pub mod secret;
 pub mod server;
 mod stream;
 mod term;
+mod unanswered;
 
 pub use access::{Channel, Identity, JoinToken, Peer};
 pub use admission::{Admission, RefusalLog, Ticket};
@@ -38,3 +39,4 @@ pub use origin::{Origin, with_origin};
 pub use routing::Router;
 pub use secret::{HeldSecret, MAX_SECRETS, Secret, SecretId, Secrets};
 pub use server::{Incoming, IncomingStream, Outbox};
+pub use unanswered::{Unanswered, UnansweredReport};

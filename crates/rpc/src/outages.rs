@@ -5,6 +5,7 @@
 //! so that each outage has one line at its start and one at its end. Does not own the retries
 //! ([`crate::routing`]).
 
+use crate::unanswered;
 use skep_types::{Error, GroupId};
 use skep_wire::limits::MAX_REPORTED_WAITS;
 use skep_wire::limits::MAX_WAIT_ERROR_CHARS;
@@ -102,8 +103,17 @@ impl Drop for RepeatedRequest {
 }
 
 /// Returns the groups for which requests have waited longer than [`WORTH_A_LINE`], for a report to
-/// management.
+/// management. If there are none, returns the requests that servers have accepted and do not
+/// answer.
 pub(crate) fn waits(now: Duration) -> Vec<RequestWait> {
+    let failing = failing_waits(now);
+    match failing.is_empty() {
+        true => unanswered::wait(now).into_iter().collect(),
+        false => failing,
+    }
+}
+
+fn failing_waits(now: Duration) -> Vec<RequestWait> {
     if COUNT.load(Ordering::Relaxed) == 0 {
         return Vec::new();
     }

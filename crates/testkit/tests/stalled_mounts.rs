@@ -117,9 +117,12 @@ fn mount_that_waits_for_a_target_is_reported_until_it_continues() {
 }
 
 /// A truncation waits at a metadata target, which waits for the storage target. The mount itself
-/// has no request at the stopped target, but its log still explains why the program hangs.
+/// has no request at the stopped target, but its log and the health check still explain why the
+/// program hangs.
+///
+/// Command: skep health check.
 #[test]
-fn log_of_a_mount_names_a_request_that_waits_at_metadata() {
+fn mount_whose_request_waits_at_metadata_is_reported() {
     let cluster = Cluster::start(Shape::small());
     let file = cluster.path().join("file");
     files::write(&file, vec![7; 1 << 20]);
@@ -131,6 +134,16 @@ fn log_of_a_mount_names_a_request_that_waits_at_metadata() {
     let log = || files::read_to_string(cluster.data().join("logs/mount.log"));
     let waits = format!("by process {}, for 5 s", program.id());
     wait_for("the wait is logged", PATIENCE, || log().contains(&waits).then_some(()));
+    let wait = wait_for("the wait is reported", PATIENCE, || {
+        let health = cluster.try_skep(&["health", "check", "--output", "json"]);
+        let health: Value = serde_json::from_str(&health.stdout).ok()?;
+        check("health-check", &health);
+        health["waits"].as_array()?.iter().find(|it| it["group"].is_null()).cloned()
+    });
+    let mounted = cluster.path().display().to_string();
+    assert!(wait["name"].as_str().is_some_and(|it| it.contains(&mounted)), "{wait}");
+    let by = format!("by process {}", program.id());
+    assert!(wait["error"].as_str().is_some_and(|it| it.contains(&by)), "{wait}");
     files::rename(&away, &directory);
     let status = wait_for("the program ends", PATIENCE, || program.try_wait().expect("ours"));
     assert!(status.success(), "{status}");

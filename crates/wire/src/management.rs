@@ -85,13 +85,16 @@ record! {
 record! {
     /// Requests of a node that wait for a group, since attempts to send them fail.
     pub struct RequestWait {
-        /// The group.
+        /// The group. Zero means that no attempt fails: servers have accepted requests of programs
+        /// and have not replied.
         pub group: GroupId,
-        /// Time since the first failed attempt, in milliseconds.
+        /// Time since the first failed attempt, or since the oldest request without a reply, in
+        /// milliseconds.
         pub since_ms: u64,
         /// Number of requests that wait.
         pub requests: u32,
-        /// The last error, as text for people; at most 240 characters.
+        /// The last error, or the oldest request without a reply, as text for people; at most 240
+        /// characters.
         pub error: String,
     }
 }

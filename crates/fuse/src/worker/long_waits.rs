@@ -33,6 +33,22 @@ pub(super) struct LongWaits {
 }
 
 impl LongWaits {
+    /// Returns the requests that have waited for long, for a report to management. `unanswered` is
+    /// as in [`Self::line`].
+    pub(super) fn summary(
+        unanswered: &[UnansweredRequest],
+        now: Duration,
+    ) -> Option<skep_client::Unanswered> {
+        let long = unanswered.iter().filter(|request| request.age >= WORTH_A_LINE);
+        let oldest = long.clone().max_by_key(|it| it.age)?;
+        let UnansweredRequest { operation, inode, pid, age } = oldest;
+        Some(skep_client::Unanswered {
+            requests: u32::try_from(long.count()).unwrap_or(u32::MAX),
+            since: now.saturating_sub(*age),
+            oldest: format!("{operation} of inode {inode} by process {pid}"),
+        })
+    }
+
     /// Returns the line that is due at `now`, if any. `unanswered` has all requests in flight in
     /// any order, without the requests that wait for locks.
     pub(super) fn line(
@@ -71,6 +87,17 @@ mod tests {
             pid,
             age: Duration::from_secs(seconds),
         }
+    }
+
+    #[test]
+    fn summary_counts_long_waits_and_names_the_oldest() {
+        let now = Duration::from_secs(105);
+        let found =
+            LongWaits::summary(&[unanswered(7, 5), unanswered(8, 6), unanswered(9, 1)], now);
+        let found = found.unwrap();
+        assert_eq!((found.requests, found.since), (2, Duration::from_secs(99)));
+        assert_eq!(found.oldest, "open of inode 9 by process 8");
+        assert_eq!(LongWaits::summary(&[unanswered(9, 4)], now), None);
     }
 
     #[test]

@@ -83,10 +83,12 @@ struct WaitReport {
     node: u32,
     /// Name of the node; for a mount, its host and mount point.
     name: String,
-    group: u32,
+    /// `None` if a service has accepted the requests and does not reply.
+    group: Option<u32>,
     target: Option<u32>,
     waits_ms: u64,
     requests: u32,
+    /// The last error, or the oldest request without a reply.
     error: String,
 }
 
@@ -280,7 +282,7 @@ fn wait_report(map: &ClusterMap, waiting: &NodeWait) -> WaitReport {
     WaitReport {
         node: node.raw(),
         name: map.node(*node).map_or_else(|| node.to_string(), |it| it.name.clone()),
-        group: wait.group.raw(),
+        group: Some(wait.group.raw()).filter(|group| *group != 0),
         target: map.primary(wait.group).map(|target| target.id.raw()),
         waits_ms: wait.since_ms,
         requests: wait.requests,
@@ -288,7 +290,31 @@ fn wait_report(map: &ClusterMap, waiting: &NodeWait) -> WaitReport {
     }
 }
 
+/// Returns the problem of a mount whose requests a service has accepted and does not answer.
+fn unanswered_problem(wait: &WaitReport) -> Problem {
+    let WaitReport { node, name, requests, error, .. } = wait;
+    let requests = match requests {
+        1 => "1 request of a program waits".to_owned(),
+        count => format!("{count} requests of programs wait"),
+    };
+    Problem {
+        key: format!("requests-wait {node}"),
+        rule: "requests-wait",
+        what: format!(
+            "{name}: {requests} for a reply, the first one for {}: {error}",
+            span(wait.waits_ms)
+        ),
+        remedy: "no connection fails: a service has accepted the request, and its disk or another \
+                 service that it needs does not answer; `skep why` names the target, and `skep \
+                 entry path INODE` the file"
+            .into(),
+        since: Some(Since::before(skep_env::wall_time(), wait.waits_ms)),
+        ..Problem::default()
+    }
+}
+
 fn wait_problem(wait: &WaitReport, map: &ClusterMap) -> Problem {
+    let Some(group) = wait.group else { return unanswered_problem(wait) };
     let WaitReport { name, requests, error, .. } = wait;
     let requests = match requests {
         1 => "1 request waits".to_owned(),
@@ -296,14 +322,14 @@ fn wait_problem(wait: &WaitReport, map: &ClusterMap) -> Problem {
     };
     let target = match wait.target {
         Some(target) => format!("target {target}"),
-        None => format!("group {}", wait.group),
+        None => format!("group {group}"),
     };
     // Of the requests from metadata targets to storage targets, a program waits only for
     // truncations.
     let is_of_metadata =
         map.nodes.iter().any(|it| it.id.raw() == wait.node && it.kind == NodeKind::Metadata);
     let is_to_storage =
-        map.groups.iter().any(|it| it.id.raw() == wait.group && it.kind == TargetKind::Storage);
+        map.groups.iter().any(|it| it.id.raw() == group && it.kind == TargetKind::Storage);
     let remedy = match is_of_metadata && is_to_storage {
         true => {
             "no program waits for the removal of the chunk files of removed files, which continues \
@@ -313,7 +339,7 @@ fn wait_problem(wait: &WaitReport, map: &ClusterMap) -> Problem {
         false => "the programs continue when the target answers; check its service",
     };
     Problem {
-        key: format!("requests-wait {} {}", wait.node, wait.group),
+        key: format!("requests-wait {} {group}", wait.node),
         rule: "requests-wait",
         what: format!(
             "{name}: {requests} for {target}, the first one for {}: {error}",
@@ -376,20 +402,26 @@ mod tests {
             });
         }
         map.groups.push(Group::of_one(GroupId::new(4), TargetKind::Storage, TargetId::new(4)));
-        let remedy = |node| {
+        let wait = |node, group: Option<u32>| {
             let wait = WaitReport {
                 node,
                 name: "it".into(),
-                group: 4,
-                target: Some(4),
+                group,
+                target: group,
                 waits_ms: 9000,
                 requests: 1,
                 error: "no answer".into(),
             };
-            wait_problem(&wait, &map).remedy
+            wait_problem(&wait, &map)
         };
+        let remedy = |node| wait(node, Some(4)).remedy;
         assert!(remedy(2).starts_with("no program waits"), "{}", remedy(2));
         assert!(remedy(9).starts_with("the programs continue"), "{}", remedy(9));
+        let accepted = wait(9, None);
+        assert_eq!(
+            accepted.what,
+            "it: 1 request of a program waits for a reply, the first one for 9.0s: no answer"
+        );
     }
 
     #[test]

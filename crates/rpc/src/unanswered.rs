@@ -1,0 +1,105 @@
+//! Requests of programs that a mount has not answered for a long time although no attempt to reach a
+//! server fails: a server has accepted a request and does not reply. The heartbeat reports them to
+//! management, so that `skep health check` names the mount.
+//!
+//! Owns what the workers of the process have reported last. Does not own the requests, nor the
+//! failing attempts ([`crate::outages`]), which explain a wait better.
+
+use skep_types::GroupId;
+use skep_wire::limits::MAX_WAIT_ERROR_CHARS;
+use skep_wire::management::RequestWait;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// The requests of programs to one worker that have waited for a long time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unanswered {
+    /// Number of requests.
+    pub requests: u32,
+    /// Time at which the oldest of them began.
+    pub since: Duration,
+    /// The oldest of them, as text for people.
+    pub oldest: String,
+}
+
+/// By worker. The mutex protects only this map. Workers take it at each of their checks while
+/// requests wait for a long time, and once when the waits have ended.
+static UNANSWERED: Mutex<BTreeMap<u64, Unanswered>> = Mutex::new(BTreeMap::new());
+
+fn reported() -> MutexGuard<'static, BTreeMap<u64, Unanswered>> {
+    UNANSWERED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The report of one worker. Dropping it withdraws the report.
+#[derive(Debug)]
+pub struct UnansweredReport {
+    worker: u64,
+    is_set: bool,
+}
+
+impl UnansweredReport {
+    /// Creates the report of a worker that has no request.
+    #[expect(clippy::new_without_default, reason = "each value has a number of its own")]
+    pub fn new() -> Self {
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        Self { worker: LAST.fetch_add(1, Ordering::Relaxed), is_set: false }
+    }
+
+    /// Replaces the report. `None` means that no request has waited for long.
+    pub fn set(&mut self, unanswered: Option<Unanswered>) {
+        let is_set = unanswered.is_some();
+        match unanswered {
+            Some(unanswered) => drop(reported().insert(self.worker, unanswered)),
+            None if self.is_set => drop(reported().remove(&self.worker)),
+            None => {}
+        }
+        self.is_set = is_set;
+    }
+}
+
+impl Drop for UnansweredReport {
+    fn drop(&mut self) {
+        self.set(None);
+    }
+}
+
+/// Returns the requests of all workers as one wait, whose group is zero.
+pub(crate) fn wait(now: Duration) -> Option<RequestWait> {
+    sum(&reported(), now)
+}
+
+fn sum(reported: &BTreeMap<u64, Unanswered>, now: Duration) -> Option<RequestWait> {
+    let oldest = reported.values().min_by_key(|it| it.since)?;
+    let age = now.saturating_sub(oldest.since);
+    Some(RequestWait {
+        group: GroupId::default(),
+        since_ms: u64::try_from(age.as_millis()).unwrap_or(u64::MAX),
+        requests: reported.values().fold(0, |sum: u32, it| sum.saturating_add(it.requests)),
+        error: oldest.oldest.chars().take(MAX_WAIT_ERROR_CHARS).collect(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_of_all_workers_are_one_with_the_oldest_request() {
+        let of = |requests, second, oldest: &str| Unanswered {
+            requests,
+            since: Duration::from_secs(second),
+            oldest: oldest.into(),
+        };
+        let mut workers = BTreeMap::from([(0, of(2, 107, "read")), (1, of(1, 104, "fsync"))]);
+        let wait = sum(&workers, Duration::from_secs(113)).unwrap();
+        assert_eq!((wait.group, wait.since_ms, wait.requests), (GroupId::default(), 9_000, 3));
+        assert_eq!(wait.error, "fsync");
+        workers.insert(1, of(1, 104, &"x".repeat(10_000)));
+        let long = sum(&workers, Duration::from_secs(113)).unwrap();
+        assert_eq!(long.error.len(), MAX_WAIT_ERROR_CHARS);
+        workers.clear();
+        assert_eq!(sum(&workers, Duration::from_secs(113)), None);
+    }
+}
