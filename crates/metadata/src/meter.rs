@@ -14,8 +14,8 @@ use crate::sessions::silent_holders::{FoundHolders, SilentHolders};
 use crate::target::{Action, Event};
 use crate::tx::operation::ConnectionId;
 use skep_metrics::{
-    Completed, Counter, Gauge, Histogram, OperationTable, Origin, Registry, SlowOperations, Source,
-    Stage, catalog,
+    Completed, Counter, Gauge, Histogram, OpenRequests, OperationTable, Origin, Registry,
+    SlowOperations, Source, Stage, catalog,
 };
 use skep_rpc::Incoming;
 use skep_rpc::origin::cause_of;
@@ -81,6 +81,11 @@ fn inode_of(message: u16, body: &[u8]) -> u64 {
     id.and_then(|id| InodeId::from_bytes(id).ok()).map_or(0, InodeId::raw)
 }
 
+/// Whether the purpose of a request is to wait for an event.
+fn is_wait(message: u16) -> bool {
+    matches!(message, WaitNotifications::ID | WaitLock::ID)
+}
+
 /// Identifies a request of a connection: the connection's number and the request's tag.
 type RequestKey = (ConnectionId, u64);
 
@@ -116,6 +121,8 @@ struct Arrival {
     taken_at: Option<Duration>,
     /// Time at which that batch ended.
     batch_end: Option<Duration>,
+    /// Number among the open requests. `None` if the purpose of the request is to wait.
+    open: Option<u64>,
 }
 
 /// The batch that is running.
@@ -145,6 +152,7 @@ pub(crate) struct Meter {
     table: OperationTable,
     log: LogFigures,
     arrivals: HashMap<RequestKey, Arrival, BuildHasherDefault<KeyHasher>>,
+    open: OpenRequests,
     batch: Batch,
     sync_began: Duration,
     /// Records that the running sync covers.
@@ -178,12 +186,16 @@ impl Meter {
             checkpoint: registry.histogram(&catalog::CHECKPOINT, &labels),
             since_checkpoint: registry.gauge(&catalog::SINCE_CHECKPOINT, &labels),
         };
+        let gauge = |definition| registry.gauge(definition, &labels);
+        let open =
+            OpenRequests::new(gauge(&catalog::METADATA_OPEN), gauge(&catalog::METADATA_OLDEST));
         let holders = SilentHolders::new(target);
         registry.add(Arc::clone(&holders) as Arc<dyn Source>);
         Self {
             table: OperationTable::new(registry, &catalog::METADATA, labels, name),
             log,
             arrivals: HashMap::default(),
+            open,
             batch: Batch::default(),
             sync_began: Duration::ZERO,
             syncing: 0,
@@ -206,7 +218,14 @@ impl Meter {
     /// sent.
     pub(crate) fn disconnected(&mut self, connection: ConnectionId) {
         self.table.connections().add(-1);
-        self.arrivals.retain(|(of, _), _| *of != connection);
+        let open = &mut self.open;
+        self.arrivals.retain(|(of, _), arrival| {
+            let stays = *of != connection;
+            if !stays {
+                arrival.open.into_iter().for_each(|number| open.end(number));
+            }
+            stays
+        });
         let waiting = self.arrivals.values().filter(|arrival| arrival.taken_at.is_none()).count();
         self.show_queues(waiting);
     }
@@ -234,8 +253,11 @@ impl Meter {
             at: incoming.arrived_at,
             taken_at: None,
             batch_end: None,
+            open: (!is_wait(header.message)).then(|| self.open.begin(incoming.arrived_at)),
         };
-        self.arrivals.insert((connection, header.tag), arrival);
+        let before = self.arrivals.insert((connection, header.tag), arrival);
+        // A faulty peer may use the tag of a request without a reply.
+        before.and_then(|it| it.open).into_iter().for_each(|number| self.open.end(number));
         self.table.queued().add(1);
     }
 
@@ -339,6 +361,7 @@ impl Meter {
         now: Duration,
     ) {
         let Some(arrival) = self.arrivals.remove(&(connection, request.tag)) else { return };
+        arrival.open.into_iter().for_each(|number| self.open.end(number));
         let sent = match (request.message, result) {
             (ReadInline::ID, Ok(body)) => body.len().saturating_sub(READ_INLINE_REPLY_BYTES),
             _ => 0,
@@ -354,7 +377,7 @@ impl Meter {
             is_failed: result.is_err(),
             received_bytes: arrival.written_bytes,
             sent_bytes: sent as u64,
-            is_wait: matches!(request.message, WaitNotifications::ID | WaitLock::ID),
+            is_wait: is_wait(request.message),
             duration: now.saturating_sub(arrival.at),
             ..Completed::default()
         };

@@ -163,6 +163,24 @@ definitions! {
         "Waits for locks that the last search for silent clients has not examined, since it is \
          bounded. `skep_metadata_waits_for_client` leaves them out.");
 
+    /// Requests to a metadata target without a reply.
+    METADATA_OPEN = Definition::gauge("skep_metadata_requests_open", Unit::Count, TARGET,
+        "Requests to a metadata target that have no reply yet, without those whose purpose is to \
+         wait for an event.");
+    /// Start of the oldest of them.
+    METADATA_OLDEST = Definition::gauge("skep_metadata_oldest_request_start_seconds",
+        Unit::Seconds, TARGET,
+        "Start of the oldest of these requests, in seconds since the boot of the host. Zero means \
+         that there is none.");
+    /// Requests to a storage target without a reply.
+    STORAGE_OPEN = Definition::gauge("skep_storage_requests_open", Unit::Count, TARGET,
+        "Requests to a storage target that have no reply yet, also those in its queue.");
+    /// Start of the oldest of them.
+    STORAGE_OLDEST = Definition::gauge("skep_storage_oldest_request_start_seconds",
+        Unit::Seconds, TARGET,
+        "Start of the oldest of these requests, in seconds since the boot of the host. Zero means \
+         that there is none.");
+
     /// Size of a target's file system.
     TARGET_SIZE = Definition::gauge("skep_target_size_bytes", Unit::Bytes, TARGET,
         "Size of the file system of a target.");

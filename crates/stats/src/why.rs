@@ -17,13 +17,16 @@ mod evidence;
 mod links;
 mod metadata_load;
 pub(crate) mod names;
+mod open_requests;
 pub(crate) mod phases;
 mod report;
 mod traffic;
 
 pub use cause::{Cause, Thresholds};
 pub use causes::causes;
-pub use evidence::{Evidence, Holder, Link, MAX_NAMED, Requests, TargetEvidence, Times};
+pub use evidence::{
+    Evidence, Holder, Link, MAX_NAMED, OpenRequests, Requests, TargetEvidence, Times,
+};
 pub use phases::Phase;
 pub use report::{Finding, Report, Scope, explain};
 pub use traffic::{Interval, Traffic};

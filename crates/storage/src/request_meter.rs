@@ -7,7 +7,8 @@
 use crate::transfers::Transfers;
 use skep_env::TimeSpent;
 use skep_metrics::{
-    Completed, OperationTable, Origin, Registry, STAGES, SlowOperations, Stage, catalog,
+    Completed, OpenRequests, OperationTable, Origin, Registry, STAGES, SlowOperations, Stage,
+    catalog,
 };
 use skep_rpc::Incoming;
 use skep_rpc::origin::cause_of;
@@ -16,6 +17,7 @@ use skep_types::{InodeId, NodeId, TargetId};
 use skep_wire::Request;
 use skep_wire::storage as st;
 use std::cell::RefCell;
+use std::rc::Rc;
 use std::time::Duration;
 
 /// Length of an inode id. The key of a chunk file begins with one.
@@ -45,6 +47,7 @@ pub(crate) struct RequestMeter {
     target: TargetId,
     slow: SlowOperations,
     transfers: RefCell<Transfers>,
+    open: Rc<RefCell<OpenRequests>>,
 }
 
 /// A request that has arrived.
@@ -62,6 +65,19 @@ pub(crate) struct Arrival {
     data_at: Duration,
     /// Time in which these data moved, without the time that counts for other data of the client.
     moving: Duration,
+}
+
+/// A request without a reply. Dropping it means that it has got one, or that its sender has gone.
+#[derive(Debug)]
+pub(crate) struct OpenRequest {
+    open: Rc<RefCell<OpenRequests>>,
+    number: u64,
+}
+
+impl Drop for OpenRequest {
+    fn drop(&mut self) {
+        self.open.borrow_mut().end(self.number);
+    }
 }
 
 /// A request that waits for its turn.
@@ -89,8 +105,17 @@ impl RequestMeter {
     pub(crate) fn new(registry: &Registry, target: TargetId) -> Self {
         let labels = vec![("target", target.raw().to_string())];
         let name = |number: u32| skep_wire::catalog::metric_name(u16::try_from(number).ok()?);
+        let gauge = |definition| registry.gauge(definition, &labels);
+        let open =
+            OpenRequests::new(gauge(&catalog::STORAGE_OPEN), gauge(&catalog::STORAGE_OLDEST));
         let table = OperationTable::new(registry, &catalog::STORAGE, labels, name);
-        Self { table, target, slow: SlowOperations::default(), transfers: RefCell::default() }
+        Self {
+            table,
+            target,
+            slow: SlowOperations::default(),
+            transfers: RefCell::default(),
+            open: Rc::new(RefCell::new(open)),
+        }
     }
 
     /// Records that a request of `client` has arrived.
@@ -113,6 +138,12 @@ impl RequestMeter {
             data_at,
             moving,
         }
+    }
+
+    /// Counts a request as open until the returned value is dropped.
+    pub(crate) fn open(&self, arrival: &Arrival) -> OpenRequest {
+        let number = self.open.borrow_mut().begin(arrival.header_at);
+        OpenRequest { open: Rc::clone(&self.open), number }
     }
 
     /// Counts a request as queued until the returned value is dropped.

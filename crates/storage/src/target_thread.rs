@@ -188,6 +188,7 @@ async fn take_requests(served: Rc<ServedTarget>, socket: OwnedFd, peer: Peer) {
         }
         // The permit is acquired only when a request has arrived, so that idle connections hold
         // none.
+        let open = served.meter.open(&arrival);
         let queued = served.meter.queued();
         let permit = served.permits.acquire().await;
         drop(queued);
@@ -219,7 +220,7 @@ async fn take_requests(served: Rc<ServedTarget>, socket: OwnedFd, peer: Peer) {
             let handling = pin!(handlers::dispatch(&served.store, incoming, &requester));
             quarantine::watch(mark, handling).await;
             served.meter.ended();
-            drop((permit, own_permit));
+            drop((permit, own_permit, open));
         })
         .detach();
     }

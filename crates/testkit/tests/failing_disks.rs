@@ -186,6 +186,8 @@ fn full_thin_device_fails_each_fsync() {
 }
 
 /// Semantics 4.1 and 4.8.
+///
+/// Command: skep why.
 #[test]
 fn frozen_disk_blocks_only_its_files_until_the_thaw() {
     let scene = Scene::new(DiskKind::Ext4);
@@ -196,6 +198,16 @@ fn frozen_disk_blocks_only_its_files_until_the_thaw() {
     let writer = thread::spawn(move || {
         file.write_all_at(&new, 0)?;
         file.sync_all()
+    });
+    // The requests that wait are a cause before the target counts as hung.
+    let object = format!("t{}", scene.failing.0);
+    wait_for("the open requests are named", PATIENCE, || {
+        let report = scene.cluster.skep_json(&["why", "--interval", "200ms"]);
+        let findings = report["findings"].list();
+        let is_it = |it: &serde_json::Value| {
+            it["rule"] == "requests-open" && it["object"] == object.as_str()
+        };
+        findings.iter().any(is_it).then_some(())
     });
     scene.wait_for_condition("Hung");
     scene.wait_for_problem();

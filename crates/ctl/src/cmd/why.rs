@@ -11,16 +11,17 @@ use crate::access::{Access, ClusterArgs, entry_at};
 use crate::cmd::stats::{interval, measure};
 use crate::help::{Example, examples};
 use crate::monitor_address::{MonitorAddress, not_a_monitor};
-use crate::output::print;
+use crate::output::{print, span};
 use crate::through_mount;
 use crate::uses::Users;
 use crate::view::target_named;
 use skep_monitor::limits::{EVIDENCE_PIECE_MS, EVIDENCE_PIECES};
 use skep_rpc::{CallOptions, Channel, MapCell, Router};
 use skep_stats::operation::SlowOperation;
-use skep_stats::why::{Report, Scope, Thresholds, explain};
+use skep_stats::why::{Finding, Report, Scope, Thresholds, explain};
 use skep_types::text::escape_controls;
 use skep_types::{ClusterMap, Error, ErrorCode, FileKind, InodeId, NodeId, Result, TargetKind};
+use skep_wire::management::{ListRequestWaits, NodeWait};
 use skep_wire::metadata::{EntryInfo, GetEntryInfo};
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -40,6 +41,9 @@ const EXAMPLES: &[Example] = &[
 
 /// Time limit for the request for the record of a file.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Maximum number of waiting nodes in a report.
+const MAX_WAITS: usize = 16;
 
 /// Longest span in the past. The monitor stores no older evidence.
 const LONGEST_SPAN: Duration = Duration::from_millis(EVIDENCE_PIECE_MS * EVIDENCE_PIECES as u64);
@@ -173,10 +177,50 @@ async fn measured(access: &Access, scope: &Scope, interval: Duration) -> Result<
     let (evidence, now) = measure(access, interval).await?;
     let mut report = explain(&evidence, &now.map, scope, &Thresholds::default());
     report.unreachable = now.unreachable;
+    if report.findings.is_empty() && scope.targets.is_none() {
+        report.findings = waits_of_mounts(access, &now.map, scope.client).await?;
+    }
     if scope.targets.is_none() {
         report.slowest = operation::slowest(access, &now.map, scope.client).await;
     }
     Ok(report)
+}
+
+/// Returns the nodes whose requests have waited for more than 5 seconds. They are the effect of
+/// other causes, so the report has them only if it has no cause.
+async fn waits_of_mounts(
+    access: &Access,
+    map: &ClusterMap,
+    client: Option<u32>,
+) -> Result<Vec<Finding>> {
+    let list = access.ask(&ListRequestWaits {}).await?;
+    let of_scope = list.waits.iter().filter(|it| client.is_none_or(|id| it.node.raw() == id));
+    Ok(of_scope.take(MAX_WAITS).map(|it| finding_of_wait(map, it)).collect())
+}
+
+fn finding_of_wait(map: &ClusterMap, waiting: &NodeWait) -> Finding {
+    let NodeWait { node, wait } = waiting;
+    let name = map.node(*node).map_or_else(|| node.to_string(), |it| it.name.clone());
+    let at = match (wait.group.raw(), map.primary(wait.group)) {
+        (0, _) => String::new(),
+        (_, Some(target)) => format!(" for target {}", target.id),
+        (_, None) => format!(" for group {}", wait.group),
+    };
+    let requests = match wait.requests {
+        1 => "1 request waits".to_owned(),
+        count => format!("{count} requests wait"),
+    };
+    Finding {
+        rule: "requests-wait".into(),
+        severity: "critical".into(),
+        object: node.to_string(),
+        what: format!(
+            "{name}: {requests}{at}, the first one for {}: {}",
+            span(wait.since_ms),
+            wait.error
+        ),
+        remedy: "`skep health check` shows the service or target that does not answer".into(),
+    }
 }
 
 async fn from_monitor(

@@ -65,6 +65,8 @@ fn time_of_a_request_is_divided_into_stages() {
     meter.end_batch(&mut [append, reply(Lookup::ID, 1, Ok(Vec::new())), sync], MS * 15);
     let between = Figures::of(&registry);
     assert_eq!(between.number("skep_metadata_requests_busy", "3"), 1);
+    assert_eq!(between.number("skep_metadata_requests_open", "3"), 1);
+    assert_eq!(between.number("skep_metadata_oldest_request_start_seconds", "3"), 12_000_000);
     assert_eq!(between.number("skep_metadata_log_unsynced_records", "3"), 1);
     meter.begin_batch(&[Event::Synced { lsn: Lsn::new(1) }], MS * 35);
     let failed = Err(Error::new(ErrorCode::NotFound, "no entry"));
@@ -73,6 +75,8 @@ fn time_of_a_request_is_divided_into_stages() {
     assert_eq!(figures.number("skep_metadata_operations", "lookup"), 2);
     assert_eq!(figures.number("skep_metadata_operation_errors", "lookup"), 1);
     assert_eq!(figures.number("skep_metadata_requests_busy", "3"), 0);
+    assert_eq!(figures.number("skep_metadata_requests_open", "3"), 0);
+    assert_eq!(figures.number("skep_metadata_oldest_request_start_seconds", "3"), 0);
     assert_eq!(figures.number("skep_metadata_log_bytes", "3"), 100);
     assert_eq!(figures.number("skep_metadata_log_unsynced_records", "3"), 0);
     let stages = "skep_metadata_stage_seconds";

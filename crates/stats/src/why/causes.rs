@@ -10,6 +10,7 @@ use super::evidence::{Evidence, Holder, TargetEvidence};
 use super::links::slow_links;
 use super::metadata_load::heavy_load;
 use super::names;
+use super::open_requests::long_open;
 use skep_cluster::problems::Severity;
 use skep_metrics::Stage;
 use skep_types::{ClusterMap, TargetId, TargetKind};
@@ -45,6 +46,8 @@ pub fn causes(evidence: &Evidence, map: &ClusterMap, thresholds: &Thresholds) ->
     // rule for links ignores targets with a slow disk.
     found.extend(slow_links(evidence, map, &slow));
     found.extend(heavy_load(&metadata, map));
+    let open = long_open(evidence, map, &found);
+    found.extend(open);
     found
 }
 

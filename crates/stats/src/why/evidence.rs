@@ -90,6 +90,17 @@ impl Holder {
     }
 }
 
+/// Requests without a reply.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct OpenRequests {
+    /// Number of the requests.
+    pub count: u64,
+    /// Age of the oldest of them. Zero means that there are none.
+    pub oldest_ns: u64,
+    /// Time between the measurement of these figures and the end of the span.
+    pub ago_ns: u64,
+}
+
 /// The evidence of one target.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TargetEvidence {
@@ -109,6 +120,8 @@ pub struct TargetEvidence {
     pub working_ns: u64,
     /// Silent clients for which requests wait or have waited, by node id.
     pub holders: BTreeMap<u32, Holder>,
+    /// Requests without a reply, when the oldest of them was oldest.
+    pub open: OpenRequests,
 }
 
 impl TargetEvidence {
@@ -139,6 +152,9 @@ impl TargetEvidence {
         for (client, later) in &other.holders {
             let holder = self.holders.entry(*client).or_default();
             *holder = Holder { waits: holder.waits.max(later.waits), ..*later };
+        }
+        if other.open.oldest_ns >= self.open.oldest_ns {
+            self.open = other.open;
         }
         self.bound();
     }
@@ -247,6 +263,7 @@ impl Evidence {
                 let target = self.targets.entry(id).or_default();
                 target.span_ns = span_ns;
                 count(target, &change);
+                count_open(&mut target.open, &change, now.statistics.moment_ns);
             }
         }
     }
@@ -254,10 +271,14 @@ impl Evidence {
     /// Adds the evidence of a later span.
     pub fn add(&mut self, later: &Self) {
         self.span_ns = self.span_ns.saturating_add(later.span_ns);
-        let silent = self.targets.values_mut().flat_map(|target| target.holders.values_mut());
-        for holder in silent {
-            // Later evidence about the same client replaces this value.
-            holder.ago_ns = holder.ago_ns.saturating_add(later.span_ns);
+        for target in self.targets.values_mut() {
+            for holder in target.holders.values_mut() {
+                // Later evidence about the same client replaces this value.
+                holder.ago_ns = holder.ago_ns.saturating_add(later.span_ns);
+            }
+            if target.open.oldest_ns > 0 {
+                target.open.ago_ns = target.open.ago_ns.saturating_add(later.span_ns);
+            }
         }
         for (id, target) in &later.targets {
             self.targets.entry(*id).or_default().add(target);
@@ -269,6 +290,21 @@ impl Evidence {
 
 fn stage_of(change: &Change<'_>) -> Option<usize> {
     Stage::ALL.iter().position(|stage| stage.name() == change.label("stage"))
+}
+
+/// Takes the open requests of a target from one series of a reply that was made at `moment_ns`.
+fn count_open(open: &mut OpenRequests, change: &Change<'_>, moment_ns: u64) {
+    let value = u64::try_from(change.series.value).unwrap_or(0);
+    match change.series.metric.as_str() {
+        "skep_metadata_requests_open" | "skep_storage_requests_open" => open.count = value,
+        "skep_metadata_oldest_request_start_seconds"
+        | "skep_storage_oldest_request_start_seconds"
+            if value > 0 =>
+        {
+            open.oldest_ns = moment_ns.saturating_sub(value);
+        }
+        _ => {}
+    }
 }
 
 /// Adds the change of one series to the evidence of its target.

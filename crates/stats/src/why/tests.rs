@@ -498,3 +498,46 @@ mod rounds {
         assert_eq!(Evidence::between(&Round::new(), &round(12, 1)), Evidence::default());
     }
 }
+
+fn open(count: u64, seconds: u64) -> OpenRequests {
+    OpenRequests { count, oldest_ns: seconds * SECOND, ago_ns: 0 }
+}
+
+#[test]
+fn request_without_a_reply_is_named_before_its_target_counts_as_hung() {
+    let mut evidence = healthy();
+    change(&mut evidence, 5).open = open(6, 4);
+    // A metadata target waits for the storage target.
+    change(&mut evidence, 1).open = open(1, 4);
+    let causes_of = |evidence: &Evidence| causes(evidence, &map(), &Thresholds::default());
+    let found = causes_of(&evidence);
+    let [cause] = &found[..] else { panic!("{found:?}") };
+    assert_eq!((cause.rule, cause.object.as_str()), ("requests-open", "t5"));
+    let words = "6 requests to storage target t5 on storage-2 have no reply, the oldest one for 4";
+    assert!(cause.what.starts_with(words), "{}", cause.what);
+    // The monitor still knows it when it is over.
+    evidence.add(&healthy());
+    let found = causes_of(&evidence);
+    assert!(found.iter().all(|it| it.is_over), "{found:?}");
+    assert!(found[0].what.contains("10 s ago"), "{}", found[0].what);
+    // Under load, requests wait for a moment.
+    let mut loaded = healthy();
+    change(&mut loaded, 5).open = open(100, 2);
+    assert_eq!(self::found(&loaded), []);
+    // A metadata target that waits for no storage target.
+    change(&mut loaded, 1).open = open(1, 5);
+    assert_eq!(self::found(&loaded), [("requests-open", "t1".to_owned())]);
+}
+
+#[test]
+fn open_requests_of_a_target_with_another_cause_are_not_named() {
+    let mut evidence = healthy();
+    change(&mut evidence, 5).open = open(6, 4);
+    let mut map = map();
+    let five = map.targets.iter_mut().find(|it| it.id == TargetId::new(5)).expect("target 5");
+    five.health = TargetHealth::new(Condition::Hung, "no answer");
+    assert_eq!(causes(&evidence, &map, &Thresholds::default()), []);
+    let slow = times(50, Stage::Disk, 400 * MS);
+    change(&mut evidence, 5).kinds.insert("write_chunk".into(), slow);
+    assert_eq!(found(&evidence), [("target-slow", "t5".to_owned())]);
+}

@@ -1,0 +1,73 @@
+//! The requests of one thread that have no reply yet: their number, and the start of the oldest.
+//!
+//! Histograms show a request when it has ended. A request that a disk never answers would be in no
+//! figure. Does not own requests whose purpose is to wait: the caller leaves them out.
+
+use crate::counter::Gauge;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The requests without a reply. Only the thread that serves them uses the value; other threads
+/// read the gauges.
+#[derive(Debug)]
+pub struct OpenRequests {
+    /// Number of the newest request.
+    last: u64,
+    /// The start of each request by its number. Requests get their numbers in the order in which
+    /// they arrive, so the first entry is the oldest.
+    started: BTreeMap<u64, Duration>,
+    count: Arc<Gauge>,
+    oldest: Arc<Gauge>,
+}
+
+impl OpenRequests {
+    /// Creates an empty set. `count` shows the number of requests, and `oldest` the start of the
+    /// oldest one in nanoseconds, or zero.
+    pub fn new(count: Arc<Gauge>, oldest: Arc<Gauge>) -> Self {
+        Self { last: 0, started: BTreeMap::new(), count, oldest }
+    }
+
+    /// Adds a request that has arrived at `at`; returns its number.
+    pub fn begin(&mut self, at: Duration) -> u64 {
+        self.last += 1;
+        self.started.insert(self.last, at);
+        self.show();
+        self.last
+    }
+
+    /// Removes a request that has got its reply, or whose sender has gone.
+    pub fn end(&mut self, number: u64) {
+        self.started.remove(&number);
+        self.show();
+    }
+
+    fn show(&self) {
+        let oldest = self.started.first_key_value().map_or(Duration::ZERO, |(_, at)| *at);
+        self.count.set(i64::try_from(self.started.len()).unwrap_or(i64::MAX));
+        self.oldest.set(i64::try_from(oldest.as_nanos()).unwrap_or(i64::MAX));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gauges_show_the_oldest_request_without_a_reply() {
+        let (count, oldest) = (Arc::new(Gauge::default()), Arc::new(Gauge::default()));
+        let mut open = OpenRequests::new(Arc::clone(&count), Arc::clone(&oldest));
+        let shown = || (count.get(), oldest.get());
+        let at = Duration::from_nanos;
+        let (first, second) = (open.begin(at(10)), open.begin(at(20)));
+        assert_eq!(shown(), (2, 10));
+        open.end(first);
+        assert_eq!(shown(), (1, 20));
+        open.end(first);
+        let third = open.begin(at(30));
+        assert_eq!(shown(), (2, 20));
+        open.end(third);
+        open.end(second);
+        assert_eq!(shown(), (0, 0));
+    }
+}
