@@ -6,7 +6,10 @@
 
 use rustix::io::Errno;
 use skep_client::FileUsers;
-use skep_fuse::{ANCESTORS_XATTR, CLUSTER_MAP_XATTR, INFO_XATTR, USERS_XATTR};
+use skep_fuse::{
+    ANCESTORS_XATTR, CLUSTER_MAP_XATTR, FollowedOperations, INFO_XATTR, OPERATIONS_XATTR,
+    USERS_XATTR,
+};
 use skep_types::codec::Codec;
 use skep_types::{ClusterMap, Error, ErrorCode, InodeId, Result, SessionId};
 use skep_wire::metadata::EntryInfo;
@@ -47,6 +50,18 @@ pub(crate) fn file_users(path: &Path) -> Result<Option<FileUsers>> {
         after = page.next;
     }
     Ok(Some(users))
+}
+
+/// Returns the operations of the mount at `path` behind the position `after`; zero begins. `None` if
+/// the mount runs an older version.
+///
+/// # Errors
+/// The errors of [`entry_info`].
+pub(crate) fn operations(path: &Path, after: u64) -> Result<Option<FollowedOperations>> {
+    let Some(bytes) = attribute(path, &format!("{OPERATIONS_XATTR}{after}"))? else {
+        return Ok(None);
+    };
+    FollowedOperations::from_bytes(&bytes).map(Some).map_err(|error| other_version(path, &error))
 }
 
 /// Finds the path of an inode in the mount at or above `directory`. `None` if the mount runs an

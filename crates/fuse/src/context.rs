@@ -1,6 +1,7 @@
 //! State and settings that the operations of one worker share.
 
 use crate::checked_files::CheckedFiles;
+use crate::following::Following;
 use crate::init::KernelFeatures;
 use crate::waits::Waits;
 use skep_metrics::Registry;
@@ -38,4 +39,6 @@ pub(crate) struct Context<F> {
     /// kernel drop pages of shared files (`ops::attributes`). Two workers that counted separately
     /// could send the same time, and the kernel would keep its pages.
     pub(crate) invented_times: Arc<AtomicU32>,
+    /// The operations of all workers, for programs that follow them.
+    pub(crate) following: Arc<Following>,
 }

@@ -1,18 +1,23 @@
 //! Counts the requests of the kernel that one worker serves, and logs slow requests with their
 //! trace ids. Stores a record of each slow or sampled request of the kernel, with the requests that
-//! it caused to targets.
+//! it caused to targets, and of every request while a program follows the operations.
 
 use crate::abi::{InHeader, Opcode, operation_name};
+use crate::following::Following;
 use crate::reply::{Outcome, ReplyBody};
 use skep_client::{Origin, calls_of};
 use skep_env::TimeSpent;
-use skep_metrics::{Completed, OperationTable, Registry, SlowOperations, Stage, catalog};
+use skep_metrics::{
+    Completed, KeptOperation, OperationTable, Reason, Registry, SlowOperations, Stage, catalog,
+};
+use std::sync::Arc;
 
 /// Counts the requests of one worker, on the worker's thread.
 #[derive(Debug)]
 pub(crate) struct Meter {
     table: OperationTable,
     slow: SlowOperations,
+    following: Arc<Following>,
 }
 
 /// A request that a worker is executing. The request counts as busy until this value is dropped.
@@ -27,9 +32,9 @@ impl Drop for BusyRequest<'_> {
 
 impl Meter {
     /// Creates a meter for the calling thread.
-    pub(crate) fn new(registry: &Registry) -> Self {
+    pub(crate) fn new(registry: &Registry, following: Arc<Following>) -> Self {
         let table = OperationTable::new(registry, &catalog::MOUNT, Vec::new(), operation_name);
-        Self { table, slow: SlowOperations::default() }
+        Self { table, slow: SlowOperations::default(), following }
     }
 
     /// Counts a request as busy until the returned value is dropped.
@@ -79,5 +84,18 @@ impl Meter {
         let completed = completed.with(Stage::Processing, spent.running).with(Stage::Others, waits);
         let calls = || calls_of(trace, spent.begun_at);
         self.table.record_with(&completed, &cause.cause(), calls);
+        if self.following.is_active(completed.ended_at) {
+            let kept = KeptOperation {
+                number: 0,
+                reason: Reason::Sampled,
+                completed,
+                origin: cause.cause(),
+                service: catalog::MOUNT.service,
+                name: name(),
+                target: 0,
+                calls: calls(),
+            };
+            self.following.keep(header.pid, kept);
+        }
     }
 }

@@ -6,6 +6,7 @@
 use crate::checked_files::CheckedFiles;
 use crate::context::{Context, RequestOptions};
 use crate::file_system::FileSystem;
+use crate::following::Following;
 use crate::init::KernelFeatures;
 use crate::invalidation;
 use crate::limits;
@@ -129,6 +130,7 @@ where
     let workers = shares.len();
     let permission_changes = Arc::new(AtomicU64::new(0));
     let invented_times = Arc::new(AtomicU32::new(0));
+    let following = Arc::new(Following::default());
     let interrupts = Arc::new(Interrupts::default());
     let mut threads = Vec::new();
     for (index, share) in shares.into_iter().enumerate() {
@@ -140,6 +142,7 @@ where
             options: session.options.clone(),
             permission_changes: Arc::clone(&permission_changes),
             invented_times: Arc::clone(&invented_times),
+            following: Arc::clone(&following),
             interrupts: Arc::clone(&interrupts),
             mount_point: session.mount_point.clone(),
         };
@@ -176,6 +179,7 @@ struct WorkerStart {
     options: RequestOptions,
     permission_changes: Arc<AtomicU64>,
     invented_times: Arc<AtomicU32>,
+    following: Arc<Following>,
     interrupts: Arc<Interrupts>,
     mount_point: PathBuf,
 }
@@ -206,6 +210,7 @@ where
                 options: start.options,
                 features: start.features,
                 invented_times: start.invented_times,
+                following: start.following,
                 checked: CheckedFiles::new(Arc::clone(&start.permission_changes)),
                 waits: Waits::new(
                     Arc::clone(&interrupts),

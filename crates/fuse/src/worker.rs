@@ -51,6 +51,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::future::Future;
 use std::pin::pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The reply to a request, in the buffers of its port.
@@ -128,7 +129,7 @@ pub(crate) async fn run<F: FileSystem, P: Port>(
     started: impl FnOnce(bool),
 ) {
     let worker = Rc::new(Worker {
-        meter: Meter::new(&context.options.metrics),
+        meter: Meter::new(&context.options.metrics, Arc::clone(&context.following)),
         origins: Origins::new(context.options.has_job_accounting),
         context,
         slots: RefCell::default(),

@@ -163,20 +163,22 @@ pub fn slowest(records: &[TraceRecord], map: &ClusterMap, since_us: u64) -> Vec<
     let mut slowest: Vec<_> = by_trace.into_values().collect();
     slowest.sort_by_key(|record| Reverse(record.duration_us));
     slowest.truncate(MAX_SLOWEST);
-    let slow = |record: &TraceRecord| {
-        let parts = parts(record, map, &Usual::default());
-        let main = parts.first();
-        let mainly = main.map(|it| format!("{:.0} % {}", it.share * 100.0, it.what));
-        SlowOperation {
-            trace: format!("{:032x}", record.trace),
-            operation: record.operation.clone(),
-            client: client(map, record),
-            ended_us: record.ended_us,
-            ms: milliseconds(record.duration_us),
-            mainly: mainly.unwrap_or_default(),
-        }
+    let slow = |record: &TraceRecord| SlowOperation {
+        trace: format!("{:032x}", record.trace),
+        operation: record.operation.clone(),
+        client: client(map, record),
+        ended_us: record.ended_us,
+        ms: milliseconds(record.duration_us),
+        mainly: mainly(record, map),
     };
     slowest.into_iter().map(slow).collect()
+}
+
+/// Returns the longest part of an operation's time in words, with its share.
+pub fn mainly(record: &TraceRecord, map: &ClusterMap) -> String {
+    let parts = parts(record, map, &Usual::default());
+    let main = parts.first();
+    main.map(|it| format!("{:.0} % {}", it.share * 100.0, it.what)).unwrap_or_default()
 }
 
 fn client(map: &ClusterMap, record: &TraceRecord) -> String {

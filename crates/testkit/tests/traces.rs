@@ -1,16 +1,18 @@
 //! Records of single operations on real clusters. `skep why` lists the slowest operations, and
-//! `skep why --op` shows where an operation spent its time. The monitor exports the records to a
-//! collector.
+//! `skep why --op` shows where an operation spent its time. `skep trace` follows the
+//! operations on a directory. The monitor exports the records to a collector.
 
 use serde_json::Value;
 use skep_testkit::schema;
 use skep_testkit::view::Typed;
-use skep_testkit::{Cluster, PATIENCE, Shape, wait_for};
+use skep_testkit::{Cluster, PATIENCE, Scratch, Shape, cluster, files, wait_for};
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 
 /// Writes and syncs a file.
@@ -69,6 +71,98 @@ fn slow_operation_is_explained_by_its_trace_id() {
     assert!(text.contains(&expected) && text.contains("Requests\n"), "{text}");
     let list = cluster.skep(&["why", "--interval", "200ms"]);
     assert!(list.contains(&format!("skep why --op {trace}")), "{list}");
+}
+
+/// The lines of `skep trace --output ndjson` so far. Ends the command when dropped.
+struct Follower {
+    child: Child,
+    lines: Receiver<Value>,
+    seen: Vec<Value>,
+}
+
+impl Follower {
+    fn start(mut command: Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("skep can be started");
+        let output = BufReader::new(child.stdout.take().expect("a pipe")).lines();
+        let (sender, lines) = channel();
+        std::thread::spawn(move || {
+            for line in output.map_while(Result::ok) {
+                let line: Value = serde_json::from_str(&line).expect("JSON");
+                schema::check("trace", &line);
+                if sender.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        Self { child, lines, seen: Vec::new() }
+    }
+
+    fn seen(&mut self) -> &[Value] {
+        self.seen.extend(self.lines.try_iter());
+        &self.seen
+    }
+}
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Command: skep trace.
+#[test]
+fn operations_on_a_directory_are_followed_by_user() {
+    const USER: &str = "60001";
+    let cluster = Cluster::start(Shape::small());
+    let directory = cluster.path().join("run");
+    files::create_dir(&directory);
+    files::set_permissions(&directory, std::fs::Permissions::from_mode(0o777));
+    files::create_dir(cluster.path().join("other"));
+    let scratch = Scratch::new();
+    files::set_permissions(scratch.path(), std::fs::Permissions::from_mode(0o755));
+    files::copy(cluster::program(), scratch.join("skep"));
+    let trace = |program: &[&str]| {
+        let mut command = Command::new(program[0]);
+        command.args(&program[1..]).arg(scratch.join("skep")).args(["trace", "--path"]);
+        command.arg(&directory).args(["--output", "ndjson"]);
+        command
+    };
+    let mut of_root = Follower::start(trace(&["env"]));
+    // An ordinary user has no token.
+    let as_user = ["setpriv", "--reuid", USER, "--clear-groups"];
+    let mut of_user = Follower::start(trace(&as_user));
+    let by_user = || {
+        let mut command = Command::new(as_user[0]);
+        let name = directory.join("user");
+        let script = "exec dd if=/dev/zero of=\"$0\" bs=64k count=2 conv=fsync status=none";
+        command.args(&as_user[1..]).args(["sh", "-c", script]).arg(name);
+        assert!(command.status().expect("dd runs").success());
+    };
+    let sync = wait_for("root sees operations of both, with requests", PATIENCE, || {
+        write_file(&directory.join("root"), 2 << 20);
+        write_file(&cluster.path().join("other/file"), 1 << 20);
+        by_user();
+        let seen = of_root.seen();
+        let is_sync = |it: &&Value| it["operation"] == "fsync" && it["name"] == "root";
+        seen.iter().find(|it| it["user"] == 60_001)?;
+        seen.iter().find(is_sync).cloned()
+    });
+    assert!(!sync["requests"].list().is_empty() && sync["ms"].float() > 0.0, "{sync}");
+    assert!(sync["mainly"].text().contains('%'), "{sync}");
+    assert!(of_root.seen().iter().all(|it| it["name"] != "file"), "{:?}", of_root.seen());
+    wait_for("the user sees the own operations", PATIENCE, || {
+        by_user();
+        of_user.seen().iter().find(|it| it["name"] == "user").map(drop)
+    });
+    let others: Vec<_> = of_user.seen().iter().filter(|it| it["user"] != 60_001).collect();
+    assert_eq!(others, [] as [&Value; 0], "only the own operations");
+    drop((of_root, of_user));
+    let path = directory.display().to_string();
+    let ended = cluster::skep(["trace", "--path", &path, "--for", "200ms"]);
+    assert_eq!(ended.status.code(), Some(0), "{}", ended.stderr);
+    let outside = cluster::skep(["trace", "--path", "/proc/self"]).expect_failure();
+    assert!(outside.contains("not in a mount of Skep"), "{outside}");
 }
 
 #[test]

@@ -32,6 +32,7 @@ mod storage;
 mod study;
 mod target;
 mod token;
+mod trace;
 mod transaction;
 mod tune;
 mod umount;
@@ -71,6 +72,7 @@ pub(crate) enum Verb {
     Fsck(fsck::FsckArgs),
     Stats(stats::StatsArgs),
     Why(why::WhyArgs),
+    Trace(trace::TraceArgs),
     Advise(advise::AdviseArgs),
     #[command(subcommand)]
     Debug(debug::DebugVerb),
@@ -137,6 +139,7 @@ impl Verb {
             Self::Fsck(args) => fsck::run(&args),
             Self::Stats(args) => done(stats::run(args)),
             Self::Why(args) => done(why::run(args)),
+            Self::Trace(args) => done(trace::run(args)),
             Self::Advise(args) => done(advise::run(args)),
             Self::Debug(verb) => verb.run(),
             Self::Entry(verb) => verb.run(),

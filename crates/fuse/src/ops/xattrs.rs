@@ -1,4 +1,4 @@
-//! Operations on extended attributes. Inodes store all attributes except for eight kinds, whose
+//! Operations on extended attributes. Inodes store all attributes except for nine kinds, whose
 //! values the mount computes:
 //! - `user.skep.transport` of the root directory: the transport in use.
 //! - `user.skep.attribute_timeout` of the root directory: the seconds for which the kernel caches
@@ -9,6 +9,7 @@
 //! - `user.skep.cluster_map.PAGE`: a page of the cluster map, for programs that have no token.
 //! - `user.skep.users.SESSION-INODE`: a page of the clients that use a file, after that session and
 //!   inode.
+//! - `user.skep.operations.POSITION`: the operations of the mount after a position.
 //! - `user.skep.ancestors.INODE`: the ids of the directories above any inode.
 //!
 //! Lists of attributes leave the computed attributes out, so that programs that copy all attributes
@@ -16,6 +17,7 @@
 
 use crate::context::Context;
 use crate::file_system::FileSystem;
+use crate::following::Follower;
 use crate::reply::{Failure, Outcome, ReplyBody};
 use crate::request::xattrs::{XattrChange, XattrRequest};
 use skep_types::codec::Codec;
@@ -51,6 +53,10 @@ pub const USERS_XATTR: &str = "user.skep.users.";
 /// The number of that inode follows the prefix. Every file and directory of the mount has these
 /// attributes.
 pub const ANCESTORS_XATTR: &str = "user.skep.ancestors.";
+
+/// Prefix of the attributes whose values are the operations of the mount after a position, which
+/// follows the prefix. Zero begins. Every file and directory has these attributes.
+pub const OPERATIONS_XATTR: &str = "user.skep.operations.";
 
 /// Number of bytes of the cluster map in each page except for the last. The kernel limits the value
 /// of an attribute to 64 KiB.
@@ -104,11 +110,22 @@ fn sized(bytes: Vec<u8>, max_bytes: u32) -> Outcome {
 pub(crate) async fn perform<F: FileSystem>(context: &Context<F>, request: XattrRequest) -> Outcome {
     let fs = &context.file_system;
     match request {
-        XattrRequest::Get { inode, name, max_bytes } => get(context, inode, &name, max_bytes).await,
+        XattrRequest::Get { inode, name, max_bytes, by } => {
+            if let Some(answer) = followed(context, &name, by) {
+                return sized(answer, max_bytes);
+            }
+            get(context, inode, &name, max_bytes).await
+        }
         XattrRequest::Set(change) => set(fs, change).await,
         XattrRequest::List { inode, uid, max_bytes } => list(fs, inode, uid, max_bytes).await,
         XattrRequest::Remove { inode, name, uid } => remove(fs, inode, &name, uid).await,
     }
+}
+
+/// Returns the operations of the mount, if `name` asks for them.
+fn followed<F>(context: &Context<F>, name: &[u8], by: Follower) -> Option<Vec<u8>> {
+    let after = std::str::from_utf8(name).ok()?.strip_prefix(OPERATIONS_XATTR)?.parse().ok()?;
+    Some(context.following.ask(after, by, skep_env::now()).to_bytes())
 }
 
 async fn get<F: FileSystem>(
@@ -174,7 +191,7 @@ async fn set(fs: &impl FileSystem, change: XattrChange) -> Outcome {
             return Err(Failure::Errno(libc::EPERM));
         }
         Ok(name)
-            if [CLUSTER_MAP_XATTR, USERS_XATTR, ANCESTORS_XATTR]
+            if [CLUSTER_MAP_XATTR, USERS_XATTR, ANCESTORS_XATTR, OPERATIONS_XATTR]
                 .iter()
                 .any(|prefix| name.starts_with(prefix)) =>
         {

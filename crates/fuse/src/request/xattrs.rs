@@ -5,6 +5,7 @@
 
 use super::{RawRequest, split_name};
 use crate::abi::Opcode;
+use crate::following::Follower;
 use skep_client::XattrMode;
 use skep_types::InodeId;
 use skep_types::codec::{Codec, Reader, record};
@@ -37,7 +38,7 @@ record! {
 /// A request on extended attributes.
 #[derive(Debug)]
 pub(crate) enum XattrRequest {
-    Get { inode: InodeId, name: Vec<u8>, max_bytes: u32 },
+    Get { inode: InodeId, name: Vec<u8>, max_bytes: u32, by: Follower },
     Set(XattrChange),
     List { inode: InodeId, uid: u32, max_bytes: u32 },
     Remove { inode: InodeId, name: Vec<u8>, uid: u32 },
@@ -62,7 +63,8 @@ impl XattrRequest {
         Ok(match opcode {
             Opcode::GetXattr => {
                 let arguments: GetXattrIn = raw.arguments()?;
-                Self::Get { inode, name: raw.name()?, max_bytes: arguments.size }
+                let by = Follower { uid, pid: raw.header.pid };
+                Self::Get { inode, name: raw.name()?, max_bytes: arguments.size, by }
             }
             Opcode::ListXattr => {
                 let arguments: GetXattrIn = raw.arguments()?;

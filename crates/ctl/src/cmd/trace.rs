@@ -1,0 +1,240 @@
+//! `skep trace`: follows the operations on a file or below a directory as they end.
+//!
+//! The mount answers with extended attributes, so the command needs no token: a user sees the own
+//! operations, and root those of all. Does not own the records (`skep_fuse`), nor the words for the
+//! longest part of an operation (`skep_stats`).
+
+mod names;
+
+use crate::access::{block_on, entry_at};
+use crate::cmd::stats::interval;
+use crate::cmd::why::milliseconds;
+use crate::help::{Example, examples};
+use crate::output::{OutputFormat, format, say, utc, warn};
+use crate::through_mount;
+use names::WatchedNames;
+use serde::Serialize;
+use skep_stats::operation::mainly;
+use skep_types::text::escape_controls;
+use skep_types::{ClusterMap, Error, ErrorCode, InodeId, Result, Timestamp};
+use skep_wire::traces::TraceRecord;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+const EXAMPLES: &[Example] = &[
+    ("the operations on the files of a directory, until Ctrl-C", "skep trace --path /mnt/skep/run"),
+    ("for a script, for ten seconds", "skep trace --path /mnt/skep/run --for 10s --output ndjson"),
+    ("only those that take 50 ms or more", "skep trace --path /mnt/skep/run --slow 50ms"),
+];
+
+/// Time between two questions to the mount. Its ring has space for 2,048 operations.
+const EVERY: Duration = Duration::from_millis(100);
+
+/// Follow the operations on a file, or on a directory and its entries, as they end
+///
+/// The mount of the path keeps the records of its operations while the command runs, and for 10
+/// seconds after it, with the requests to targets of each. Needs no token: a user sees the own
+/// operations on this mount, and root those of all users. Operations that the kernel answers from
+/// its caches do not reach the mount. If there are more operations than the mount can keep, the
+/// command says how many are missing.
+#[derive(Debug, clap::Args)]
+#[command(after_help = examples(EXAMPLES))]
+pub(crate) struct TraceArgs {
+    /// A file, or a directory whose direct entries count too, in a mount
+    #[arg(long, value_name = "PATH")]
+    path: PathBuf,
+    /// End after this time, such as 10s
+    #[arg(long = "for", value_name = "TIME", value_parser = interval)]
+    lasts: Option<Duration>,
+    /// Only operations that take this long or longer, such as 50ms
+    #[arg(long, value_name = "TIME", value_parser = interval)]
+    slow: Option<Duration>,
+    /// Only the operations of this user id
+    #[arg(long, value_name = "UID")]
+    user: Option<u32>,
+}
+
+/// An operation, as one line of JSON.
+#[derive(Debug, Serialize)]
+struct TraceLine {
+    /// Time of the end in UTC, by the clock of this host.
+    time: String,
+    /// The trace id, for `skep why --op`.
+    trace: String,
+    operation: String,
+    /// The id of the file or directory, as other commands show it.
+    entry_id: String,
+    /// The name below the path of the command; empty for that path itself.
+    name: String,
+    user: Option<u32>,
+    ms: f64,
+    bytes: u64,
+    is_failed: bool,
+    /// The longest part of the time, with its share.
+    mainly: String,
+    requests: Vec<RequestPart>,
+    /// Number of requests that are not in `requests`.
+    requests_left_out: u32,
+}
+
+/// A request of an operation.
+#[derive(Debug, Serialize)]
+struct RequestPart {
+    request: String,
+    /// The target; zero for a service without target.
+    target: u32,
+    /// Time from the begin of the operation.
+    begin_ms: f64,
+    ms: f64,
+    is_failed: bool,
+}
+
+pub(crate) fn run(args: TraceArgs) -> Result<()> {
+    let (inode, place) = entry_at(&args.path)?;
+    let map = through_mount::cluster_map(&place)?.ok_or_else(|| no_records(&place))?;
+    let names = WatchedNames::of(&args.path, inode)?;
+    block_on(async move { follow(&args, &place, &map, names).await })
+}
+
+async fn follow(
+    args: &TraceArgs,
+    place: &Path,
+    map: &ClusterMap,
+    mut names: WatchedNames,
+) -> Result<()> {
+    let end = args.lasts.map(|lasts| skep_env::now() + lasts);
+    let mut after = 0;
+    loop {
+        let found = through_mount::operations(place, after)?.ok_or_else(|| no_records(place))?;
+        if found.lost > 0 {
+            warn(&format!(
+                "{} operations on this mount are missing: there were more than it keeps; those \
+                 that took long are in `skep why`",
+                found.lost
+            ));
+        }
+        let is_empty = found.next == after;
+        after = found.next;
+        for record in &found.records {
+            if is_wanted(args, record)
+                && let Some(name) = names.name_of(record.inode, skep_env::now())
+            {
+                print(record, &name, map)?;
+            }
+        }
+        if end.is_some_and(|end| skep_env::now() >= end) {
+            return Ok(());
+        }
+        if is_empty || found.records.is_empty() {
+            skep_env::sleep(EVERY).await;
+        }
+    }
+}
+
+fn no_records(place: &Path) -> Error {
+    let what = format!(
+        "cannot follow operations at {}: its mount is of an older version, or the path is a \
+         special file; unmount and mount again with this version, or name a directory",
+        place.display()
+    );
+    Error::new(ErrorCode::Unsupported, what)
+}
+
+fn is_wanted(args: &TraceArgs, record: &TraceRecord) -> bool {
+    let slow_us = args.slow.map_or(0, |slow| slow.as_micros());
+    u128::from(record.duration_us) >= slow_us
+        && args.user.is_none_or(|user| record.user == Some(user))
+}
+
+fn print(record: &TraceRecord, name: &str, map: &ClusterMap) -> Result<()> {
+    let line = line(record, name, map);
+    if format() == OutputFormat::Table {
+        return say(&as_text(&line));
+    }
+    // Each operation is a value of its own: the output never ends, so it is no single value.
+    let unwritable = |error: serde_json::Error| Error::new(ErrorCode::Io, error.to_string());
+    say(&serde_json::to_string(&line).map_err(unwritable)?)
+}
+
+fn line(record: &TraceRecord, name: &str, map: &ClusterMap) -> TraceLine {
+    let ms = |us: u64| us as f64 / 1e3;
+    let requests = record.calls.iter().map(|call| RequestPart {
+        request: skep_wire::catalog::metric_name(call.message)
+            .unwrap_or_else(|| format!("message {}", call.message)),
+        target: call.target.raw(),
+        begin_ms: ms(call.begin_us.into()),
+        ms: ms(call.duration_us.into()),
+        is_failed: call.is_failed,
+    });
+    TraceLine {
+        time: time(record.ended_us),
+        trace: format!("{:032x}", record.trace),
+        operation: record.operation.clone(),
+        entry_id: record.inode.to_string(),
+        name: name.to_owned(),
+        user: record.user,
+        ms: ms(record.duration_us),
+        bytes: record.bytes,
+        is_failed: record.is_failed,
+        mainly: mainly(record, map),
+        requests: requests.collect(),
+        requests_left_out: record.calls_left_out,
+    }
+}
+
+/// Formats a time of day in microseconds since 1970 with milliseconds: 2026-11-21T18:50:20.123Z.
+fn time(us: u64) -> String {
+    let seconds = i64::try_from(us / 1_000_000).unwrap_or(0);
+    let whole = utc(Timestamp { seconds, nanoseconds: 0 });
+    format!("{}.{:03}Z", whole.trim_end_matches('Z'), us / 1000 % 1000)
+}
+
+fn as_text(line: &TraceLine) -> String {
+    let user = line.user.map(|user| format!(" user {user}")).unwrap_or_default();
+    let bytes = match line.bytes {
+        0 => String::new(),
+        bytes => format!(" {bytes} bytes"),
+    };
+    let failed = if line.is_failed { " failed" } else { "" };
+    let name = if line.name.is_empty() { "." } else { &line.name };
+    format!(
+        "{} {} {}{user}{bytes}{failed}: {}, {}",
+        line.time,
+        escape_controls(&line.operation),
+        escape_controls(name),
+        milliseconds(line.ms),
+        escape_controls(&line.mainly)
+    )
+}
+
+/// The id of an inode, as records have it.
+pub(super) type Inode = InodeId;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use skep_types::ClusterId;
+
+    #[test]
+    fn line_of_an_operation_shows_no_control_characters() {
+        let record = TraceRecord {
+            trace: 0x2a,
+            service: "mount".into(),
+            user: Some(1000),
+            operation: "write".into(),
+            inode: InodeId::new(9),
+            ended_us: 1_700_000_000_123_456,
+            duration_us: 4_200,
+            bytes: 4096,
+            is_failed: true,
+            ..TraceRecord::default()
+        };
+        let map = ClusterMap::empty(ClusterId::default());
+        let line = line(&record, "a\nforged\u{1b}[2J", &map);
+        assert_eq!(line.time, "2023-11-14T22:13:20.123Z");
+        let text = as_text(&line);
+        let begin = "2023-11-14T22:13:20.123Z write a\\nforged";
+        assert!(text.starts_with(begin) && !text.contains(['\n', '\u{1b}']), "{text}");
+        assert!(text.contains("user 1000 4096 bytes failed: 4.2 ms, 100 %"), "{text}");
+    }
+}

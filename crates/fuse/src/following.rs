@@ -1,0 +1,255 @@
+//! The records of all operations of a mount, for programs that follow them (`skep trace`).
+//!
+//! While a program asks, and for some seconds after its last question, the mount keeps the record
+//! of each operation in a ring of its own, so that it replaces no slow operation. At other times it
+//! reads one variable for each operation.
+//!
+//! Owns the ring, and the choice of the records that a user may see: its own, or all for root. Does
+//! not own the records (`skep_metrics`), nor the choice of paths, which the program makes.
+//!
+//! # Invariants
+//! - The ring has at most [`MAX_FOLLOWED`] records, and a reply at most [`MAX_PAGE_BYTES`].
+//! - A worker never waits for a reader. An operation that a worker could not keep, or that was
+//!   replaced before the program asked, is counted as lost.
+
+use skep_exporter::traces::{Moment, record_of};
+use skep_metrics::KeptOperation;
+use skep_types::codec::{Codec, record};
+use skep_wire::traces::TraceRecord;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::Duration;
+
+/// Maximum number of records in the ring. With all their requests, they take about 8 MB.
+const MAX_FOLLOWED: usize = 2048;
+/// Maximum size of a reply. The kernel limits the value of an attribute to 64 KiB.
+const MAX_PAGE_BYTES: usize = 60_000;
+/// Time after the last question for which the mount keeps all operations.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Maximum number of programs whose own operations are left out.
+const MAX_FOLLOWERS: usize = 16;
+
+record! {
+    /// Operations of a mount that ended after a position.
+    #[derive(Default)]
+    pub struct FollowedOperations {
+        /// The operations that the user may see, in the order of their ends.
+        pub records: Vec<TraceRecord>,
+        /// Position for the next question. Zero begins.
+        pub next: u64,
+        /// Number of operations of any user between the two positions that the mount could not
+        /// keep.
+        pub lost: u64,
+    }
+}
+
+/// The program that asks.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Follower {
+    pub(crate) uid: u32,
+    /// Zero for a program of another container.
+    pub(crate) pid: u32,
+}
+
+#[derive(Debug)]
+struct Ring {
+    /// Number of the newest operation. Numbers of operations that could not be kept are missing in
+    /// `records`.
+    newest: u64,
+    records: VecDeque<KeptOperation>,
+    /// The programs that follow, each with the time of its last question.
+    followers: VecDeque<(u32, Duration)>,
+}
+
+/// The followed operations of a mount.
+#[derive(Debug)]
+pub(crate) struct Following {
+    /// Until when all operations are kept, in nanoseconds since the boot of the host.
+    until_ns: AtomicU64,
+    /// Operations that no worker could keep since the last one that was kept.
+    missed: AtomicU64,
+    /// The mutex protects only the ring. Workers do not wait for it.
+    ring: Mutex<Ring>,
+}
+
+impl Default for Following {
+    fn default() -> Self {
+        // Zero as a position means the begin, so the first operation has a higher number than one.
+        let ring = Ring { newest: 1, records: VecDeque::new(), followers: VecDeque::new() };
+        Self { until_ns: AtomicU64::new(0), missed: AtomicU64::new(0), ring: Mutex::new(ring) }
+    }
+}
+
+fn nanoseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+impl Following {
+    /// Whether operations that end at `now` are kept.
+    pub(crate) fn is_active(&self, now: Duration) -> bool {
+        nanoseconds(now) < self.until_ns.load(Ordering::Relaxed)
+    }
+
+    /// Keeps an operation of the process `pid`. Leaves out the operations of programs that follow:
+    /// each question is one.
+    pub(crate) fn keep(&self, pid: u32, mut kept: KeptOperation) {
+        let mut ring = match self.ring.try_lock() {
+            Ok(ring) => ring,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => {
+                self.missed.fetch_add(1, Ordering::Relaxed);
+                return;
+            }
+        };
+        if pid != 0 && ring.followers.iter().any(|(follower, _)| *follower == pid) {
+            return;
+        }
+        ring.newest += 1 + self.missed.swap(0, Ordering::Relaxed);
+        kept.number = ring.newest;
+        if ring.records.len() == MAX_FOLLOWED {
+            ring.records.pop_front();
+        }
+        ring.records.push_back(kept);
+    }
+
+    /// Answers a question: the operations behind the position `after`. Zero begins with the next
+    /// operation.
+    pub(crate) fn ask(&self, after: u64, by: Follower, now: Duration) -> FollowedOperations {
+        let was_active = self.is_active(now);
+        self.until_ns.store(nanoseconds(now + PATIENCE), Ordering::Relaxed);
+        let mut ring = self.ring();
+        if !was_active {
+            ring.records.clear();
+            ring.followers.clear();
+        }
+        ring.note(by.pid, now);
+        if after == 0 {
+            return FollowedOperations { next: ring.newest, ..FollowedOperations::default() };
+        }
+        page(&ring, after, by.uid)
+    }
+
+    fn ring(&self) -> MutexGuard<'_, Ring> {
+        self.ring.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Ring {
+    fn note(&mut self, pid: u32, now: Duration) {
+        self.followers.retain(|(known, at)| *known != pid && now.saturating_sub(*at) < PATIENCE);
+        if self.followers.len() == MAX_FOLLOWERS {
+            self.followers.pop_front();
+        }
+        self.followers.push_back((pid, now));
+    }
+}
+
+/// Returns as many operations behind `after` as fit into a reply.
+fn page(ring: &Ring, after: u64, uid: u32) -> FollowedOperations {
+    let moment = Moment::read();
+    let mut answer = FollowedOperations { next: ring.newest.max(after), ..Default::default() };
+    let mut bytes = answer.to_bytes().len();
+    let (mut seen, mut last) = (0, after);
+    for kept in ring.records.iter().filter(|kept| kept.number > after) {
+        if uid == 0 || kept.origin.user == Some(uid) {
+            let record = record_of(kept, moment);
+            bytes += record.to_bytes().len();
+            if bytes > MAX_PAGE_BYTES {
+                answer.next = last;
+                break;
+            }
+            answer.records.push(record);
+        }
+        (seen, last) = (seen + 1, kept.number);
+    }
+    answer.lost = (answer.next - after).saturating_sub(seen);
+    answer
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use skep_metrics::{Completed, Origin, Reason, TracedCall, TracedCalls};
+
+    const START: Duration = Duration::from_secs(100);
+
+    fn operation(object: u64, user: u32, calls: usize) -> KeptOperation {
+        let call = TracedCall {
+            message: 96,
+            target: 7,
+            begin: Duration::ZERO,
+            duration: Duration::from_millis(1),
+            is_failed: false,
+            times_us: None,
+        };
+        KeptOperation {
+            number: 0,
+            reason: Reason::Sampled,
+            completed: Completed { object, ..Completed::default() },
+            origin: Origin { user: Some(user), ..Origin::default() },
+            service: "mount",
+            name: "read".into(),
+            target: 0,
+            calls: TracedCalls { calls: vec![call; calls], left_out: 0 },
+        }
+    }
+
+    fn ask(following: &Following, after: u64, uid: u32) -> (Vec<u64>, u64, u64) {
+        let answer = following.ask(after, Follower { uid, pid: 50 }, START);
+        let inodes = answer.records.iter().map(|it| it.inode.raw()).collect();
+        (inodes, answer.next, answer.lost)
+    }
+
+    #[test]
+    fn user_sees_own_operations_and_root_all() {
+        let following = Following::default();
+        assert!(!following.is_active(START));
+        let (none, begin, _) = ask(&following, 0, 1000);
+        assert_eq!(none, Vec::<u64>::new());
+        assert!(following.is_active(START) && !following.is_active(START + PATIENCE));
+        for (inode, user, pid) in [(5, 1000, 60), (6, 1001, 61), (7, 1000, 50), (8, 1000, 0)] {
+            following.keep(pid, operation(inode, user, 1));
+        }
+        // The operations of the program that asks are left out.
+        let (own, next, lost) = ask(&following, begin, 1000);
+        assert_eq!((own, lost), (vec![5, 8], 0));
+        assert_eq!(ask(&following, begin, 0).0, [5, 6, 8]);
+        assert_eq!(ask(&following, next, 0), (Vec::new(), next, 0));
+    }
+
+    #[test]
+    fn lost_operations_are_counted_and_pages_have_the_rest() {
+        let following = Following::default();
+        let (_, begin, _) = ask(&following, 0, 0);
+        let all = MAX_FOLLOWED as u64 + 10;
+        for inode in 1..=all {
+            following.keep(60, operation(inode, 1000, 0));
+        }
+        {
+            let _reader = following.ring();
+            following.keep(60, operation(9_999, 1000, 0));
+        }
+        following.keep(60, operation(10_000, 1000, 0));
+        let (mut after, mut seen, mut lost) = (begin, Vec::new(), 0);
+        loop {
+            let (inodes, next, more_lost) = ask(&following, after, 0);
+            lost += more_lost;
+            if inodes.is_empty() {
+                break;
+            }
+            seen.extend(inodes);
+            after = next;
+        }
+        // Eleven were replaced, and one came while a reader had the ring.
+        assert_eq!(lost, 12);
+        assert_eq!((seen.len(), seen[0], seen.last()), (MAX_FOLLOWED, 12, Some(&10_000)));
+        // A record with all its requests fits.
+        following.keep(60, operation(1, 1000, 64));
+        assert_eq!(ask(&following, after, 0).0, [1]);
+        // A ring of an earlier follower is not shown to the next one.
+        let later = Follower { uid: 0, pid: 51 };
+        let late = following.ask(begin, later, START + PATIENCE * 2);
+        assert_eq!(late.records.len(), 0);
+    }
+}
