@@ -42,6 +42,13 @@ pub(crate) struct ClusterArgs {
     pub(crate) token_file: Option<PathBuf>,
 }
 
+impl ClusterArgs {
+    /// Whether no argument names a cluster or a token.
+    pub(crate) fn is_unnamed(&self) -> bool {
+        self.cluster.is_none() && self.token_file.is_none()
+    }
+}
+
 /// A cluster: its token, and the address of management.
 #[derive(Debug, Clone)]
 pub(crate) struct Access {
@@ -213,8 +220,8 @@ fn may_exist(file: &Path) -> bool {
 fn not_readable(file: &Path) -> Error {
     let what = format!(
         "cannot read the token file {}: only root or its owner may read it; without it, `skep \
-         entry info PATH`, `skep entry map PATH`, `skep lock list PATH` and `skep health df PATH` \
-         work on paths in a mount",
+         entry info PATH`, `skep entry map PATH`, `skep lock list PATH`, `skep health df PATH`, \
+         `skep why PATH` and `skep trace --path PATH` work on paths in a mount",
         file.display()
     );
     Error::new(ErrorCode::PermissionDenied, what)

@@ -5,8 +5,10 @@
 //! search for records.
 
 mod attribution;
+mod of_mount;
 mod usual;
 
+pub use of_mount::of_mount;
 pub use usual::Usual;
 
 use crate::why::names;

@@ -28,6 +28,7 @@ pub use evidence::{
     Evidence, Holder, Link, MAX_NAMED, OpenRequests, Requests, TargetEvidence, Times,
 };
 pub use phases::Phase;
+pub(crate) use report::findings_of_map;
 pub use report::{Finding, Report, Scope, explain};
 pub use traffic::{Interval, Traffic};
 

@@ -2,12 +2,16 @@
 //! clients that use a file, its locks, its path by its id, and the space on targets. The kernel and
 //! the permissions of directories limit each query to files that the user may read.
 
+use serde_json::Value;
 use skep_testkit::program::{Finished, finish};
-use skep_testkit::{Cluster, PATIENCE, Scratch, Shape, cluster, files};
+use skep_testkit::schema::check;
+use skep_testkit::{Cluster, PATIENCE, Scratch, Shape, cluster, files, wait_for};
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// An ordinary user with a copy of the program, in a directory without a cluster.
 struct User {
@@ -137,6 +141,44 @@ fn clients_are_selected_by_host_or_wildcard() {
     let server = refuse("storage-1");
     assert!(server.contains("it is a server"), "{server}");
     cluster.stop();
+}
+
+/// Command: skep why.
+#[test]
+fn users_see_why_their_own_operations_are_slow() {
+    let rate = ["--set", "storage:emulation.rate=1MB"].map(String::from).to_vec();
+    let cluster = Cluster::start(Shape { more: rate, ..Shape::small() });
+    let user = User::new();
+    let own = cluster.path().join("own");
+    files::create_dir(&own);
+    std::os::unix::fs::chown(&own, Some(65534), Some(65534)).expect("a test of root");
+    let (is_done, directory) = (Arc::new(AtomicBool::new(false)), own.clone());
+    let stop = Arc::clone(&is_done);
+    let load = std::thread::spawn(move || {
+        while !stop.load(Ordering::Relaxed) {
+            let mut command = Command::new("setpriv");
+            command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "dd"]);
+            command.args(["if=/dev/zero", "bs=200k", "count=1", "conv=fsync", "status=none"]);
+            command.arg(format!("of={}", text(&directory.join("file"))));
+            assert!(finish(&mut command, PATIENCE).status.success());
+        }
+    });
+    let report = wait_for("the slow disk has most of the time", PATIENCE, || {
+        let arguments = ["why", &text(&own), "--interval", "1s", "--output", "json"];
+        let report = user.skep(&arguments);
+        let report: Value = serde_json::from_str(&report.expect_success()).expect("JSON");
+        check("why", &report);
+        (report["phases"][0]["stage"] == "disk").then_some(report)
+    });
+    // Other paths have no operation of this user.
+    let other = user.skep(&["why", &text(&cluster.path().join("own/file")), "--interval", "300ms"]);
+    let shown = other.expect_success();
+    is_done.store(true, Ordering::Relaxed);
+    load.join().expect("no panic");
+    assert!(report["requests"].as_u64().is_some_and(|it| it > 0), "{report}");
+    assert!(shown.contains(" added up:") || shown.contains("No request"), "{shown}");
+    let refused = user.skep(&["why"]).expect_failure();
+    assert!(refused.contains("cannot find a cluster"), "{refused}");
 }
 
 /// Command: skep entry set, skep node list.

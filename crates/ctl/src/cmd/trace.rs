@@ -4,7 +4,7 @@
 //! operations, and root those of all. Does not own the records (`skep_fuse`), nor the words for the
 //! longest part of an operation (`skep_stats`).
 
-mod names;
+pub(crate) mod names;
 
 use crate::access::{block_on, entry_at};
 use crate::cmd::stats::interval;
@@ -131,7 +131,8 @@ async fn follow(
     }
 }
 
-fn no_records(place: &Path) -> Error {
+/// Returns the error of a mount that keeps no records for other programs.
+pub(crate) fn no_records(place: &Path) -> Error {
     let what = format!(
         "cannot follow operations at {}: its mount is of an older version, or the path is a \
          special file; unmount and mount again with this version, or name a directory",
@@ -208,7 +209,7 @@ fn as_text(line: &TraceLine) -> String {
 }
 
 /// The id of an inode, as records have it.
-pub(super) type Inode = InodeId;
+pub(crate) type Inode = InodeId;
 
 #[cfg(test)]
 mod tests {

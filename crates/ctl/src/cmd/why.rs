@@ -5,13 +5,14 @@
 //! rules are in `skep_stats::why`.
 
 mod operation;
+mod own;
 mod traces;
 
 use crate::access::{Access, ClusterArgs, entry_at};
 use crate::cmd::stats::{interval, measure};
 use crate::help::{Example, examples};
 use crate::monitor_address::{MonitorAddress, not_a_monitor};
-use crate::output::{print, span};
+use crate::output::{print, span, warn};
 use crate::through_mount;
 use crate::uses::Users;
 use crate::view::target_named;
@@ -54,6 +55,9 @@ const LONGEST_SPAN: Duration = Duration::from_millis(EVIDENCE_PIECE_MS * EVIDENC
 /// network), compares targets with their peers, and names slow disks and links, full targets, hot
 /// directories, users whose requests keep a target busy, and stopped clients for which others wait.
 /// The requests must be made while the command measures, unless --since asks the monitor.
+///
+/// A user who cannot read the cluster's token gets, with PATH, the own operations on the path: on a
+/// file, on a directory and its entries, or for the root of a mount on all files.
 ///
 /// With --op, explains one operation: each slow operation has a trace id, which the logs of mounts
 /// and services and the list of the slowest operations show. Mounts and services keep the records
@@ -105,7 +109,24 @@ pub(crate) fn run(args: WhyArgs) -> Result<()> {
         Some(_) => {}
     }
     let place = args.path.as_deref().map(entry_at).transpose()?;
-    let access = args.query.access(place.as_ref().map(|(_, place)| place.as_path()))?;
+    let access = args.query.access(place.as_ref().map(|(_, place)| place.as_path()));
+    let access = match (access, place) {
+        (Ok(access), _) => access,
+        (Err(_), Some((inode, place))) if args.query.is_unnamed() && args.since.is_none() => {
+            warn(
+                "this user cannot read the cluster's token, so the report has only the own \
+                 operations on this mount",
+            );
+            let path = args.path.clone().unwrap_or_default();
+            let (path, interval) = (path, args.interval);
+            let report = crate::cmd::block_on(async move {
+                own::explain((&path, inode), &place, interval).await
+            })?;
+            return print(&report, as_text);
+        }
+        (Err(error), _) => return Err(error),
+    };
+    let place = args.path.as_deref().map(entry_at).transpose()?;
     let report = crate::cmd::block_on(async move {
         let found = scope(&access, &args, place.map(|(inode, _)| inode)).await?;
         match args.since {

@@ -6,8 +6,8 @@ use super::evidence::Evidence;
 use super::phases::{Phase, phases};
 use crate::operation::SlowOperation;
 use serde::{Deserialize, Serialize};
-use skep_cluster::problems::{Severity, problems_of_map};
-use skep_types::ClusterMap;
+use skep_cluster::problems::{Problem, Severity, problems_of_map};
+use skep_types::{ClusterMap, TargetId};
 
 /// The requests that a report is about.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -45,6 +45,25 @@ pub struct Finding {
     pub what: String,
     /// The effect, and the remedy.
     pub remedy: String,
+}
+
+/// Returns the problems that the map shows: those of the cluster, and those of the targets for which
+/// `is_in_scope` holds.
+pub(crate) fn findings_of_map(
+    map: &ClusterMap,
+    is_in_scope: impl Fn(TargetId) -> bool,
+) -> Vec<Finding> {
+    let is_in_scope = |problem: &Problem| problem.target.is_none_or(&is_in_scope);
+    let of_map = problems_of_map(map).into_iter().filter(is_in_scope);
+    of_map
+        .map(|problem| Finding {
+            rule: problem.rule.into(),
+            severity: severity_word(problem.severity),
+            object: problem.target.map_or_else(|| "cluster".into(), |id| id.to_string()),
+            what: problem.what,
+            remedy: problem.remedy.into(),
+        })
+        .collect()
 }
 
 /// The report of a span.
@@ -97,14 +116,7 @@ pub fn explain(
         (Some(targets), Some(id)) => targets.contains(&id.raw()),
         _ => true,
     };
-    let of_map = problems_of_map(map).into_iter().filter(|problem| is_in_scope(problem.target));
-    findings.extend(of_map.map(|problem| Finding {
-        rule: problem.rule.into(),
-        severity: severity_word(problem.severity),
-        object: problem.target.map_or_else(|| "cluster".into(), |id| id.to_string()),
-        what: problem.what,
-        remedy: problem.remedy.into(),
-    }));
+    findings.extend(findings_of_map(map, |target| is_in_scope(Some(target))));
     let ns = all.stages_ns.iter().fold(0_u64, |sum, ns| sum.saturating_add(*ns));
     Report {
         span_seconds: evidence.span_ns as f64 / 1e9,

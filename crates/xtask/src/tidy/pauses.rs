@@ -30,6 +30,7 @@ const PAUSES: &[(&str, &str)] = &[
     ("crates/ctl/src/cmd/stats/measure.rs", "period: the time over which it measures"),
     ("crates/ctl/src/cmd/stats/mod.rs", "period: the interval between two outputs"),
     ("crates/ctl/src/cmd/trace.rs", "period: the interval between two questions to the mount"),
+    ("crates/ctl/src/cmd/why/own.rs", "period: the interval between two questions to the mount"),
     ("crates/ctl/src/local/readiness.rs", "poll: readiness of a child process"),
     ("crates/ctl/src/local/supervisor.rs", "period: looks at its child processes; delay: before it restarts one"),
     ("crates/exporter/src/http.rs", "retry: accepting a connection"),

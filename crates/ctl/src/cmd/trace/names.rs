@@ -18,7 +18,7 @@ const LIST_EVERY: Duration = Duration::from_secs(1);
 
 /// The watched inodes with their names.
 #[derive(Debug)]
-pub(super) struct WatchedNames {
+pub(crate) struct WatchedNames {
     path: PathBuf,
     is_directory: bool,
     names: HashMap<u64, String>,
@@ -30,7 +30,7 @@ impl WatchedNames {
     ///
     /// # Errors
     /// Errors of the file system, with the path.
-    pub(super) fn of(path: &Path, inode: Inode) -> Result<Self> {
+    pub(crate) fn of(path: &Path, inode: Inode) -> Result<Self> {
         let metadata = std::fs::symlink_metadata(path);
         let metadata = metadata.map_err(|error| Error::from(error).within(path.display()))?;
         let is_directory = metadata.is_dir();
@@ -39,7 +39,7 @@ impl WatchedNames {
     }
 
     /// Returns the name of an inode below the path, or `None` if it is not watched.
-    pub(super) fn name_of(&mut self, inode: Inode, now: Duration) -> Option<String> {
+    pub(crate) fn name_of(&mut self, inode: Inode, now: Duration) -> Option<String> {
         let is_due = self.listed_at.is_none_or(|at| now.saturating_sub(at) >= LIST_EVERY);
         if !self.names.contains_key(&inode.raw()) && self.is_directory && is_due {
             self.listed_at = Some(now);
