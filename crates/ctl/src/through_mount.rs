@@ -52,8 +52,8 @@ pub(crate) fn file_users(path: &Path) -> Result<Option<FileUsers>> {
     Ok(Some(users))
 }
 
-/// Returns the operations of the mount at `path` behind the position `after`; zero begins. `None` if
-/// the mount runs an older version.
+/// Returns the operations of the mount at `path` after the position `after`. Zero begins. `None`
+/// means that the mount runs an older version.
 ///
 /// # Errors
 /// The errors of [`entry_info`].

@@ -103,8 +103,8 @@ pub(crate) fn domain(node: &Node) -> Option<String> {
     Some(node.domain.clone()).filter(|domain| !domain.is_empty())
 }
 
-/// Returns the name of a node's host. `hosts` has those of the servers; the name of a client begins
-/// with it.
+/// Returns the name of a node's host. `hosts` has the hosts of servers. The name of a client begins
+/// with its host.
 fn host(node: &Node, hosts: &BTreeMap<NodeId, String>) -> Option<String> {
     match node.kind {
         NodeKind::Client => node.name.split([':', '#']).next().map(str::to_owned),

@@ -170,16 +170,16 @@ definitions! {
     /// Start of the oldest of them.
     METADATA_OLDEST = Definition::gauge("skep_metadata_oldest_request_start_seconds",
         Unit::Seconds, TARGET,
-        "Start of the oldest of these requests, in seconds since the boot of the host. Zero means \
-         that there is none.");
+        "Start of the oldest of these requests, in seconds since the boot of the host. Zero without \
+         an open request.");
     /// Requests to a storage target without a reply.
     STORAGE_OPEN = Definition::gauge("skep_storage_requests_open", Unit::Count, TARGET,
         "Requests to a storage target that have no reply yet, also those in its queue.");
     /// Start of the oldest of them.
     STORAGE_OLDEST = Definition::gauge("skep_storage_oldest_request_start_seconds",
         Unit::Seconds, TARGET,
-        "Start of the oldest of these requests, in seconds since the boot of the host. Zero means \
-         that there is none.");
+        "Start of the oldest of these requests, in seconds since the boot of the host. Zero without \
+         an open request.");
 
     /// Size of a target's file system.
     TARGET_SIZE = Definition::gauge("skep_target_size_bytes", Unit::Bytes, TARGET,

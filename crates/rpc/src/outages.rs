@@ -103,7 +103,7 @@ impl Drop for RepeatedRequest {
 }
 
 /// Returns the groups for which requests have waited longer than [`WORTH_A_LINE`], for a report to
-/// management. If there are none, returns the requests that servers have accepted and do not
+/// management. Without such groups, returns the requests that servers have accepted and do not
 /// answer.
 pub(crate) fn waits(now: Duration) -> Vec<RequestWait> {
     let failing = failing_waits(now);

@@ -1,6 +1,6 @@
-//! Requests of programs that a mount has not answered for a long time although no attempt to reach a
-//! server fails: a server has accepted a request and does not reply. The heartbeat reports them to
-//! management, so that `skep health check` names the mount.
+//! Requests of programs that a mount has not answered for a long time, although no attempt to reach
+//! a server fails: a server has accepted a request and does not reply. The heartbeat reports these
+//! requests to management, so that `skep health check` names the mount.
 //!
 //! Owns what the workers of the process have reported last. Does not own the requests, nor the
 //! failing attempts ([`crate::outages`]), which explain a wait better.

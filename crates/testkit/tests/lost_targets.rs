@@ -85,7 +85,7 @@ fn reads_of_a_target_given_up_as_lost_fail_at_once() {
     assert_eq!(state("condition").as_deref(), Some("Lost"));
     let groups = cluster.skep_json(&["group", "list"]);
     check("group-list", &groups);
-    let is_of_it = |it: &&serde_json::Value| it["members"][0]["target"].to_string() == id;
+    let is_of_it = |it: &&serde_json::Value| it["members"][0]["target"] == storage[1]["id"];
     let group = groups.as_array().expect("a list").iter().find(is_of_it).expect("its group");
     assert_eq!((&group["state"], &group["members"][0]["state"]), (&"Lost".into(), &"Lost".into()));
 

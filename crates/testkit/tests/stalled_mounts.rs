@@ -122,7 +122,7 @@ fn mount_that_waits_for_a_target_is_reported_until_it_continues() {
 ///
 /// Command: skep health check.
 #[test]
-fn mount_whose_request_waits_at_metadata_is_reported() {
+fn request_that_waits_at_metadata_is_reported_with_its_mount() {
     let cluster = Cluster::start(Shape::small());
     let file = cluster.path().join("file");
     files::write(&file, vec![7; 1 << 20]);

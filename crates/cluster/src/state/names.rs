@@ -19,7 +19,7 @@ use skep_types::{ClusterMap, NodeId, NodeKind};
 const MAX_NUMBER: u32 = 100_000;
 
 record! {
-    /// What management remembers about names of servers.
+    /// Facts about the names of servers.
     #[derive(Default)]
     pub struct ServerNames {
         /// Highest number in a name of a management service.
@@ -93,7 +93,7 @@ mod tests {
     #[test]
     fn freed_name_of_a_server_is_never_used_again() {
         let mut state = cluster();
-        let mut join = |state: &mut ClusterState, uuid| {
+        let join = |state: &mut ClusterState, uuid| {
             state.apply(&server(TargetKind::Storage, uuid, &[])).unwrap().node
         };
         let (first, second) = (join(&mut state, 1), join(&mut state, 2));

@@ -1,8 +1,8 @@
 //! `skep trace`: follows the operations on a file or below a directory as they end.
 //!
-//! The mount answers with extended attributes, so the command needs no token: a user sees the own
-//! operations, and root those of all. Does not own the records (`skep_fuse`), nor the words for the
-//! longest part of an operation (`skep_stats`).
+//! The mount answers with extended attributes, so the command needs no token. A user sees the own
+//! operations, and root sees the operations of all users. Does not own the records (`skep_fuse`),
+//! nor the words for the longest part of an operation (`skep_stats`).
 
 pub(crate) mod names;
 
@@ -33,10 +33,10 @@ const EVERY: Duration = Duration::from_millis(100);
 /// Follow the operations on a file, or on a directory and its entries, as they end
 ///
 /// The mount of the path keeps the records of its operations while the command runs, and for 10
-/// seconds after it, with the requests to targets of each. Needs no token: a user sees the own
-/// operations on this mount, and root those of all users. Operations that the kernel answers from
-/// its caches do not reach the mount. If there are more operations than the mount can keep, the
-/// command says how many are missing.
+/// seconds after it, with the requests to targets of each. Needs no token. A user sees the own
+/// operations on this mount, and root sees the operations of all users. Operations that the kernel
+/// answers from its caches do not reach the mount. If there are more operations than the mount can
+/// keep, the command reports the number of missing ones.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct TraceArgs {

@@ -179,8 +179,8 @@ pub(crate) fn describe(status: ExitStatus) -> String {
 }
 
 /// Returns the error with which a process of this program has ended: the text after the last
-/// `skep: ` at the begin of a line of its log after the byte `from`. `None` means that there is
-/// none.
+/// `skep: ` at the begin of a line of its log after the byte `from`. `None` means that the log has
+/// no such line.
 pub(crate) fn last_error(path: &Path, from: u64) -> Option<String> {
     let bytes = std::fs::read(path).unwrap_or_default();
     let start = usize::try_from(from).ok().filter(|from| *from <= bytes.len()).unwrap_or(0);
@@ -218,6 +218,6 @@ mod tests {
         let expected = "cannot start the cluster: mount ended:\n  no disk";
         assert_eq!(error_in(log).as_deref(), Some(expected));
         assert_eq!(error_in("skep: no\n").as_deref(), Some("no"));
-        assert_eq!(error_in("it said skep: no\n"), None);
+        assert_eq!(error_in("WARN skep: no\n"), None);
     }
 }

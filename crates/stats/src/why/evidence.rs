@@ -95,7 +95,7 @@ impl Holder {
 pub struct OpenRequests {
     /// Number of the requests.
     pub count: u64,
-    /// Age of the oldest of them. Zero means that there are none.
+    /// Age of the oldest request. Zero without an open request.
     pub oldest_ns: u64,
     /// Time between the measurement of these figures and the end of the span.
     pub ago_ns: u64,

@@ -62,10 +62,12 @@ fn cause(map: &ClusterMap, target: &Target, open: &OpenRequests) -> Cause {
     };
     let remedy = match target.kind {
         TargetKind::Storage => {
-            "its disk may hang: check the disk and the kernel's log of its host; the programs that              wait continue when it answers"
+            "its disk may hang: check the disk and the kernel's log of its host; the programs that \
+             wait continue when it answers"
         }
         TargetKind::Metadata => {
-            "it waits for another target, for a client that holds the file, or for its own disk:              `skep transaction list`, `skep lock list` and the log of its service show which"
+            "it waits for another target, for a client that holds the file, or for its own disk: \
+             `skep transaction list`, `skep lock list` and the log of its service show which"
         }
     };
     Cause {
@@ -77,5 +79,60 @@ fn cause(map: &ClusterMap, target: &Target, open: &OpenRequests) -> Cause {
         is_over,
         what,
         remedy: remedy.into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::why::tests::{MS, SECOND, change, found as cause_names, healthy, map, times};
+    use crate::why::{Thresholds, causes};
+    use skep_metrics::Stage;
+    use skep_types::TargetId;
+    use skep_types::map::TargetHealth;
+
+    fn open(count: u64, seconds: u64) -> OpenRequests {
+        OpenRequests { count, oldest_ns: seconds * SECOND, ago_ns: 0 }
+    }
+
+    #[test]
+    fn request_without_a_reply_is_a_cause_after_three_seconds() {
+        let mut evidence = healthy();
+        change(&mut evidence, 5).open = open(6, 4);
+        // A metadata target waits for the storage target.
+        change(&mut evidence, 1).open = open(1, 4);
+        let causes_of = |evidence: &Evidence| causes(evidence, &map(), &Thresholds::default());
+        let found = causes_of(&evidence);
+        let [cause] = &found[..] else { panic!("{found:?}") };
+        assert_eq!((cause.rule, cause.object.as_str()), ("requests-open", "t5"));
+        let words =
+            "6 requests to storage target t5 on storage-2 have no reply, the oldest one for 4";
+        assert!(cause.what.starts_with(words), "{}", cause.what);
+        // The monitor still knows it when it is over.
+        evidence.add(&healthy());
+        let found = causes_of(&evidence);
+        assert!(found.iter().all(|it| it.is_over), "{found:?}");
+        assert!(found[0].what.contains("10 s ago"), "{}", found[0].what);
+        // Under load, requests wait for a moment.
+        let mut loaded = healthy();
+        change(&mut loaded, 5).open = open(100, 2);
+        assert_eq!(cause_names(&loaded), []);
+        // A metadata target that waits for no storage target.
+        change(&mut loaded, 1).open = open(1, 5);
+        assert_eq!(cause_names(&loaded), [("requests-open", "t1".to_owned())]);
+    }
+
+    #[test]
+    fn open_requests_of_a_target_with_another_cause_are_not_named() {
+        let mut evidence = healthy();
+        change(&mut evidence, 5).open = open(6, 4);
+        let mut changed = map();
+        let five =
+            changed.targets.iter_mut().find(|it| it.id == TargetId::new(5)).expect("target 5");
+        five.health = TargetHealth::new(Condition::Hung, "no answer");
+        assert_eq!(causes(&evidence, &changed, &Thresholds::default()), []);
+        let slow = times(50, Stage::Disk, 400 * MS);
+        change(&mut evidence, 5).kinds.insert("write_chunk".into(), slow);
+        assert_eq!(cause_names(&evidence), [("target-slow", "t5".to_owned())]);
     }
 }

@@ -47,8 +47,8 @@ pub struct Finding {
     pub remedy: String,
 }
 
-/// Returns the problems that the map shows: those of the cluster, and those of the targets for which
-/// `is_in_scope` holds.
+/// Returns the problems that the map shows: the problems of the cluster, and the problems of the
+/// targets in the scope.
 pub(crate) fn findings_of_map(
     map: &ClusterMap,
     is_in_scope: impl Fn(TargetId) -> bool,

@@ -6,8 +6,8 @@ use skep_metrics::Stage;
 use skep_types::map::{Capacity, CapacityPool, Condition, Consistency, Reachability, TargetHealth};
 use skep_types::{ClusterId, ClusterMap, Node, NodeId, NodeKind, Target, TargetId, TargetKind};
 
-const MS: u64 = 1_000_000;
-const SECOND: u64 = 1_000 * MS;
+pub(super) const MS: u64 = 1_000_000;
+pub(super) const SECOND: u64 = 1_000 * MS;
 const MIB: u64 = 1 << 20;
 
 fn node(id: u32, kind: NodeKind, name: &str) -> Node {
@@ -63,14 +63,14 @@ fn requests(count: u64, each_ns: u64) -> Requests {
     Requests { count, held_ns: count * each_ns }
 }
 
-fn times(requests: u64, stage: Stage, each_ns: u64) -> Times {
+pub(super) fn times(requests: u64, stage: Stage, each_ns: u64) -> Times {
     let mut times = Times { requests, ..Times::default() };
     times.stages_ns[stage as usize] = requests * each_ns;
     times
 }
 
 /// Returns evidence of ten seconds in which nothing is slow.
-fn healthy() -> Evidence {
+pub(super) fn healthy() -> Evidence {
     let mut evidence = Evidence { span_ns: 10 * SECOND, ..Evidence::default() };
     for id in 1..=6 {
         let target = evidence.targets.entry(id).or_default();
@@ -96,12 +96,12 @@ fn healthy() -> Evidence {
     evidence
 }
 
-fn found(evidence: &Evidence) -> Vec<(&'static str, String)> {
+pub(super) fn found(evidence: &Evidence) -> Vec<(&'static str, String)> {
     let found = causes(evidence, &map(), &Thresholds::default());
     found.into_iter().map(|cause| (cause.rule, cause.object)).collect()
 }
 
-fn change(evidence: &mut Evidence, target: u32) -> &mut TargetEvidence {
+pub(super) fn change(evidence: &mut Evidence, target: u32) -> &mut TargetEvidence {
     evidence.targets.get_mut(&target).expect("a target of the map")
 }
 
@@ -497,47 +497,4 @@ mod rounds {
         assert_eq!(Evidence::between(&round(10, 1), &round(12, 2)), Evidence::default());
         assert_eq!(Evidence::between(&Round::new(), &round(12, 1)), Evidence::default());
     }
-}
-
-fn open(count: u64, seconds: u64) -> OpenRequests {
-    OpenRequests { count, oldest_ns: seconds * SECOND, ago_ns: 0 }
-}
-
-#[test]
-fn request_without_a_reply_is_named_before_its_target_counts_as_hung() {
-    let mut evidence = healthy();
-    change(&mut evidence, 5).open = open(6, 4);
-    // A metadata target waits for the storage target.
-    change(&mut evidence, 1).open = open(1, 4);
-    let causes_of = |evidence: &Evidence| causes(evidence, &map(), &Thresholds::default());
-    let found = causes_of(&evidence);
-    let [cause] = &found[..] else { panic!("{found:?}") };
-    assert_eq!((cause.rule, cause.object.as_str()), ("requests-open", "t5"));
-    let words = "6 requests to storage target t5 on storage-2 have no reply, the oldest one for 4";
-    assert!(cause.what.starts_with(words), "{}", cause.what);
-    // The monitor still knows it when it is over.
-    evidence.add(&healthy());
-    let found = causes_of(&evidence);
-    assert!(found.iter().all(|it| it.is_over), "{found:?}");
-    assert!(found[0].what.contains("10 s ago"), "{}", found[0].what);
-    // Under load, requests wait for a moment.
-    let mut loaded = healthy();
-    change(&mut loaded, 5).open = open(100, 2);
-    assert_eq!(self::found(&loaded), []);
-    // A metadata target that waits for no storage target.
-    change(&mut loaded, 1).open = open(1, 5);
-    assert_eq!(self::found(&loaded), [("requests-open", "t1".to_owned())]);
-}
-
-#[test]
-fn open_requests_of_a_target_with_another_cause_are_not_named() {
-    let mut evidence = healthy();
-    change(&mut evidence, 5).open = open(6, 4);
-    let mut map = map();
-    let five = map.targets.iter_mut().find(|it| it.id == TargetId::new(5)).expect("target 5");
-    five.health = TargetHealth::new(Condition::Hung, "no answer");
-    assert_eq!(causes(&evidence, &map, &Thresholds::default()), []);
-    let slow = times(50, Stage::Disk, 400 * MS);
-    change(&mut evidence, 5).kinds.insert("write_chunk".into(), slow);
-    assert_eq!(found(&evidence), [("target-slow", "t5".to_owned())]);
 }

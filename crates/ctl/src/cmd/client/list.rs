@@ -1,4 +1,4 @@
-//! `skep client list`: lists the mounts of the cluster, or those that were evicted lately.
+//! `skep client list`: lists the mounts of the cluster, or the last evictions.
 
 use crate::access::ClusterArgs;
 use crate::evictions;
