@@ -204,6 +204,12 @@ impl InodeState {
         self.with(|parts| parts.unsynced.losses())
     }
 
+    /// Records that a power loss of metadata has reverted a change of the file. The next `fsync` of
+    /// each handle fails once.
+    pub(crate) fn change_reverted(&self) {
+        self.with(|parts| parts.unsynced.note_loss());
+    }
+
     /// Returns the steps of a sync of the file that begins now, and the changes that the sync makes
     /// durable. `of_mount` is the number of changes of this mount to names of any file.
     pub(crate) fn sync_order(&self, of_mount: u64) -> (SyncOrder, ChangeCount) {

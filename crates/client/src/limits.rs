@@ -82,6 +82,12 @@ pub(crate) const KERNEL_CLOSE_WAIT: Duration = Duration::from_millis(50);
 /// notifications arrive during an open, the mount treats its file as shared. Each record takes 16
 /// bytes.
 pub(crate) const MAX_NOTED_NOTIFICATIONS: usize = 4096;
+/// Number of acknowledged changes at a metadata group that a mount remembers because they may not
+/// be durable. From then on it sends changes with the durable flag. 48 bytes each.
+pub(crate) const MAX_ACKNOWLEDGED: usize = 4096;
+/// Maximum number of inodes with changes that a power loss of metadata has reverted, until programs
+/// have got the errors. Beyond it, only the log and `fsync` report them.
+pub(crate) const MAX_REVERTED_INODES: usize = 4096;
 /// Maximum number of times that a client compares its opens with the opens of a target after a new
 /// start of the target. The client stops when no open is missing.
 pub(crate) const OPEN_COMPARISONS: usize = 4;

@@ -10,6 +10,8 @@
 //! - `slots`: the range of slots of one thread. No I/O.
 //! - `renewal`: opens sessions, renews their leases, and replaces lost sessions.
 //! - `restore_opens`: opens files again after a power loss of a metadata host.
+//! - `acknowledged`: changes that may not be durable yet. No I/O.
+//! - `compare_slots`: reports changes that a power loss of a metadata host has reverted.
 //! - `request`: sends requests, and sends them again after a session was lost.
 //!
 //! # When a session is lost
@@ -22,6 +24,8 @@
 //! earlier attempt whose reply was lost with the connection. Then the client asks the group for the
 //! outcome before it sends the request again, see `request`.
 
+pub(crate) mod acknowledged;
+mod compare_slots;
 pub(crate) mod renewal;
 pub(crate) mod request;
 mod restore_opens;

@@ -10,7 +10,8 @@ mod records;
 pub use cursors::{ORDINALS, name_cursor};
 pub use keys::{
     Key, LockOwner, directory_of_dentry, expect_parsed, inline_of, inode_of, is_work_item,
-    last_u64, lock_owner_of, removal, session_open_of, transaction_of, truncation_of, xattr_of,
+    last_u64, lock_owner_of, removal, session_open_of, slot_of, transaction_of, truncation_of,
+    xattr_of,
 };
 pub use records::{
     Batch, DecisionRecord, DentryRecord, FileLocksRecord, InlineRecord, InodeRecord, LockedRange,

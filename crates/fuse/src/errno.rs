@@ -38,6 +38,7 @@ pub fn errno(code: ErrorCode) -> i32 {
         | ErrorCode::DeviceFailed
         | ErrorCode::StaleMap
         | ErrorCode::StaleSession
+        | ErrorCode::StaleStart
         | ErrorCode::Disconnected
         | ErrorCode::Evicted
         | ErrorCode::EndMoved

@@ -133,6 +133,7 @@ pub(crate) fn home_inode(message: u16, body: &[u8]) -> Option<InodeId> {
         }
         md::OpenSession::ID
         | md::KeepAlive::ID
+        | md::CompareSlots::ID
         | md::ListSessions::ID
         | fl::ListWaits::ID
         | md::CloseSession::ID

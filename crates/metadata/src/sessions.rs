@@ -1,7 +1,8 @@
 //! Sessions of clients: their table, leases and slots, the admission of requests, the outcome of
-//! requests in ended sessions, silent clients for which others wait, and the session list for
-//! administrators.
+//! requests in ended sessions, the comparison of slots after a start, silent clients for which
+//! others wait, and the session list for administrators.
 
+mod compare_slots;
 mod lifetime;
 mod list;
 mod outcome;

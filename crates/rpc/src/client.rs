@@ -34,6 +34,9 @@ pub struct CallOptions {
     pub slot: u32,
     /// The sequence number within `slot`.
     pub sequence: u64,
+    /// The start of a metadata target that a change names. The client has opened its session in
+    /// this start, or compared its acknowledged changes. The target refuses another start.
+    pub start: u64,
     /// Whether the target may reply only after the effect is durable.
     pub durable: bool,
     /// The group that the request addresses.
@@ -377,6 +380,9 @@ impl Connection {
             sender_epoch: options.sender.epoch,
             ..Header::default()
         };
+        if options.start != 0 {
+            header.set_start(options.start);
+        }
         let origin = Origin::current();
         origin.write_to(&mut header);
         let running = RunningCall::begin(origin.operation(), R::ID, self.target);

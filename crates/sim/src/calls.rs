@@ -7,7 +7,7 @@
 use crate::knobs::PlantedBug;
 use crate::network::{Node, Purpose, closes, is_final};
 use crate::world::{SimEvent, WRITE, World};
-use skep_types::{Epoch, GroupId, Result, TargetId};
+use skep_types::{Epoch, ErrorCode, GroupId, Result, TargetId};
 use skep_wire::frame::Header;
 
 /// Number of the message `StatChunk`.
@@ -89,7 +89,8 @@ impl World {
         let sender_epoch = match caller {
             Node::Target(index) => self.targets[index].epoch,
             Node::Storage(_) => epoch_of(header.sender_group),
-            Node::Client(_) => Epoch::default(),
+            // The start of the newest comparison of changes.
+            Node::Client(client) => Epoch::new(self.start_of(client, header.session)),
         };
         // The replies of metadata targets have named these versions to the clients.
         let fences = self.targets.iter().map(|it| it.fence);
@@ -102,7 +103,7 @@ impl World {
         Header { epoch, sender_epoch, lowest_map, ..header.clone() }
     }
 
-    fn send_again(&mut self, tag: u64) {
+    pub(crate) fn send_again(&mut self, tag: u64) {
         let pause = self.network.next_pause(tag, &mut self.random);
         self.after(pause, SimEvent::Send { tag });
     }
@@ -236,7 +237,8 @@ impl World {
     /// Handles a reply that has arrived.
     pub(crate) fn receive_reply(&mut self, number: u64, tag: u64, result: Result<Vec<u8>>) {
         let Some(connection) = self.network.connections.get(&number) else { return };
-        let (caller, callee) = (connection.caller, connection.callee.0);
+        let (caller, server) = (connection.caller, connection.callee);
+        let callee = server.0;
         let awaited = self.network.calls.get(&tag).and_then(|call| call.connection);
         if !connection.is_open || self.life(caller.0) != caller.1 || awaited != Some(number) {
             return;
@@ -245,7 +247,13 @@ impl World {
             let pause = self.random.micros(1, 500);
             return self.at(until + pause, SimEvent::Return { connection: number, tag, result });
         }
+        if result.as_ref().is_err_and(|error| error.code() == ErrorCode::StaleStart) {
+            return self.compare_and_repeat(caller.0, tag);
+        }
         if is_final(&result) {
+            if result.is_ok() {
+                self.note_reply(caller.0, tag, server);
+            }
             return self.finish_call(tag, result);
         }
         if closes(&result) {

@@ -43,6 +43,11 @@ pub(crate) struct Session {
     /// Indexes of tasks that wait until the session is open.
     waiting: Vec<usize>,
     is_renewing: bool,
+    /// The start that the changes of the session name: the client has opened the session in it, or
+    /// has compared its changes with it.
+    pub(crate) start: u64,
+    /// The lives of targets in which the client has opened the session or compared its changes.
+    pub(crate) compared: Vec<(Node, u64)>,
 }
 
 /// An open file of a client.
@@ -145,6 +150,8 @@ impl ClientProcess {
             sequences: vec![0; self.tasks.len()],
             waiting: Vec::new(),
             is_renewing: false,
+            start: 0,
+            compared: Vec::new(),
         }
     }
 
@@ -362,12 +369,19 @@ impl World {
                 let Some(session) = self.clients[client].sessions.get_mut(group) else { return };
                 session.is_renewing = false;
                 let id = session.id;
+                let renewed = result.as_ref().ok().map(|body| md::KeepAliveReply::from_bytes(body));
+                if let (Some(PlantedBug::SkipComparison), Some(Ok(renewed))) =
+                    (self.knobs.plant, renewed)
+                {
+                    session.start = renewed.start;
+                }
                 if let Err(error) = &result
                     && is_lost(error)
                 {
                     self.replace_session(client, *group, id, error);
                 }
             }
+            Purpose::Slots(session) => self.slots_received(client, *session, result),
             Purpose::Outcome(task) => self.outcome_answer(client, *task, &result),
             Purpose::Write(task) => self.chunk_written(client, *task, &result),
             Purpose::Notifications(group, session) => {
@@ -392,8 +406,9 @@ impl World {
         let session = process.sessions.get_mut(&group).filter(|it| it.id == id);
         let Some(session) = session else { return };
         match result {
-            Ok(_) => {
+            Ok(reply) => {
                 session.is_open = true;
+                session.start = md::OpenSessionReply::from_bytes(reply).map_or(0, |it| it.start);
                 self.wait_for_notifications(client, group, id);
                 let Some(session) = self.clients[client].sessions.get_mut(&group) else { return };
                 for task in std::mem::take(&mut session.waiting) {

@@ -89,11 +89,15 @@ pub enum PlantedBug {
     HideSizes,
     /// The first entry of each page of a listing is missing.
     OmitEntries,
+    /// After a start, a target reports every change of a client as durable.
+    HideLostChanges,
+    /// Clients name the new start of a target without the comparison of their changes.
+    SkipComparison,
 }
 
 impl PlantedBug {
     /// All bugs that can be planted.
-    pub const ALL: [Self; 25] = [
+    pub const ALL: [Self; 27] = [
         Self::LoseCommitNotices,
         Self::SyncTooSoon,
         Self::ForgetSlots,
@@ -119,6 +123,8 @@ impl PlantedBug {
         Self::CheckBeforeWait,
         Self::HideSizes,
         Self::OmitEntries,
+        Self::HideLostChanges,
+        Self::SkipComparison,
     ];
 
     /// Whether the bug needs targets with backups.

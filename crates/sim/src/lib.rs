@@ -13,6 +13,7 @@ mod calls;
 mod changes;
 mod checks;
 mod client;
+mod comparison;
 mod disk;
 mod faults;
 mod inherited;

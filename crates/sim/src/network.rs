@@ -42,6 +42,9 @@ pub(crate) enum Purpose {
     Session(GroupId, skep_types::SessionId),
     /// A client renews its session with this group.
     KeepAlive(GroupId),
+    /// After a start of a target, a client compares its changes in this session with the slots of
+    /// the target.
+    Slots(skep_types::SessionId),
     /// A client waits for notifications from this group, in this session.
     Notifications(GroupId, skep_types::SessionId),
     /// A client acknowledges the notification with this number.

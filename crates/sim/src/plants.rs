@@ -63,6 +63,11 @@ pub(crate) fn reply(plant: Option<PlantedBug>, message: u16, body: Vec<u8>) -> V
             }
             page.to_bytes()
         }
+        Some(PlantedBug::HideLostChanges) if message == md::CompareSlots::ID => {
+            let Ok(mut reply) = md::CompareSlotsReply::from_bytes(&body) else { return body };
+            reply.slots.iter_mut().for_each(|it| it.sequence = u64::MAX);
+            reply.to_bytes()
+        }
         _ => body,
     }
 }

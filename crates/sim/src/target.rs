@@ -15,7 +15,9 @@ use skep_metadata::limits::SYNC_INTERVAL;
 use skep_metadata::target::{Action, Event, MetadataTarget, Start};
 use skep_types::codec::Codec;
 use skep_types::{ClusterId, ClusterMap, Epoch, GroupId, Lsn, MapVersion, Result, TargetId};
+use skep_wire::Request;
 use skep_wire::frame::Header;
+use skep_wire::metadata::CompareSlots;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -297,6 +299,9 @@ impl World {
                 self.trace.note(self.now, || format!("target {index} replies to tag {tag}"));
                 let plant = self.knobs.plant;
                 let result = result.map(|body| plants::reply(plant, request.message, body));
+                if let (Ok(body), CompareSlots::ID) = (&result, request.message) {
+                    self.check_slots(index, request.session, body);
+                }
                 self.reply(connection, request.tag, result);
             }
             Action::Call { call, request } => {

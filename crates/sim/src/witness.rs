@@ -21,6 +21,8 @@
 //! - after each batch, its entries and files must equal the reference model;
 //! - the answer that a client receives must be the reply in the record or, for reads and refusals,
 //!   an outcome of the reference model at some moment between request and answer;
+//! - after a power loss, the slots that a target sends to a client show exactly the acknowledged
+//!   changes that are lost;
 //! - a power loss reverts the operations whose records are lost. The loss must not revert an
 //!   operation that was acknowledged as durable, nor an operation on which another target has
 //!   built: then later operations would no longer fit the model.
@@ -31,6 +33,7 @@
 //! times, and the order in which waiters get a lock are never checked.
 
 mod answers;
+mod lost_changes;
 mod order;
 mod own_effects;
 
@@ -63,6 +66,8 @@ struct Instance {
     answered: bool,
     is_durable: bool,
     refused: bool,
+    /// A comparison of slots has shown that the request is not in the log.
+    is_known_lost: bool,
     /// Replies in records that a power loss has reverted.
     lost: Vec<Vec<u8>>,
 }
@@ -179,6 +184,7 @@ impl Witness {
             answered: false,
             is_durable,
             refused: false,
+            is_known_lost: false,
             lost: Vec::new(),
         };
         self.instances.insert(id, instance);

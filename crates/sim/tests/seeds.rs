@@ -74,7 +74,7 @@ fn planted_bugs_are_found() {
             PlantedBug::SyncTooSoon,
             &["acknowledged as durable", "does not start", "depends on records lost"],
         ),
-        (PlantedBug::ForgetSlots, &["done twice", "was done and refused"]),
+        (PlantedBug::ForgetSlots, &["done twice", "was done and refused", "client learns: true"]),
         (PlantedBug::IgnoreRemovals, &["has no inode"]),
         (PlantedBug::TruncateTooSoon, &["before the size is synced"]),
         (PlantedBug::ForgetTruncations, &["is not truncated"]),
@@ -103,6 +103,8 @@ fn planted_bugs_are_found() {
         (PlantedBug::CheckBeforeWait, &["long ended"]),
         (PlantedBug::HideSizes, &["its chunk files end at"]),
         (PlantedBug::OmitEntries, &[" 0 times"]),
+        (PlantedBug::HideLostChanges, &["but its client learns: false"]),
+        (PlantedBug::SkipComparison, &["had not compared"]),
     ];
     for (plant, fragments) in planted {
         let is_expected = |report: &Report| {

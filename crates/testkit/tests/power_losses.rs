@@ -302,6 +302,8 @@ fn sync_reports_lost_sizes_again_after_metadata_power_loss() {
         let error = truncated.sync_all().expect_err("the truncation is lost");
         assert_eq!(error.raw_os_error(), Some(5), "{error}");
         files::sync_all(&truncated);
+        let error = truncated.set_len(100).expect_err("the next change reports the loss too");
+        assert_eq!(error.raw_os_error(), Some(5), "{error}");
         files::set_len(&truncated, 100);
         files::sync_all(&truncated);
         let copy = disk.freeze_copy();
@@ -397,6 +399,41 @@ fn metadata_power_loss_after_a_truncation_leaves_no_zeros() {
         let differs = verify::first_difference(&content[..found.len()], &found);
         assert_eq!(differs, None, "round {round}");
     }
+    cluster.stop_except(&["orphan"]);
+}
+
+/// Semantics 3.2, hole H20: only a metadata host loses its power, and it loses an acknowledged
+/// `link`. Before the fix, the `unlink` removed the last name of a file that was synced.
+#[test]
+fn unlink_after_a_lost_link_fails_and_keeps_the_file() {
+    let scratch = Scratch::new();
+    let mut disk = Disk::new(&scratch, DISK_BYTES);
+    let mut cluster = with_service_on(disk.path(), "metadata-1");
+    let other = cluster.mount(Transport::Device);
+    let content = Random::new(20).bytes(300_000);
+    for (round, mount) in [cluster.path(), other.path()].into_iter().enumerate() {
+        let [a, b] = ["a", "b"].map(|name| mount.join(format!("{name}{round}")));
+        let file = files::create(&a);
+        files::write_all_at(&file, &content, 0);
+        files::sync_all(&file);
+        let copy = disk.freeze_copy();
+        fs::hard_link(&a, &b).expect("the link is acknowledged");
+        lose_power(&cluster, "metadata", &mut disk, copy);
+
+        let errno = |error: std::io::Error| error.raw_os_error();
+        assert_eq!(fs::remove_file(&a).map_err(errno), Err(Some(5)), "the link is lost");
+        assert!(files::read(&a) == content, "the file has its name");
+        assert_eq!(file.sync_all().map_err(errno), Err(Some(5)), "the loss is reported once");
+        files::sync_all(&file);
+        let directory = File::open(mount).expect("the root can be opened");
+        assert_eq!(directory.sync_all().map_err(errno), Err(Some(5)));
+        files::sync_all(&directory);
+        // The program repeats its operations.
+        fs::hard_link(&a, &b).expect("the link is made again");
+        files::remove_file(&a);
+        assert!(files::read(&b) == content);
+    }
+    other.unmount();
     cluster.stop_except(&["orphan"]);
 }
 

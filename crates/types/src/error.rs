@@ -144,6 +144,10 @@ codes! {
     /// The receiver is not the leader of management. The text of the reply is the leader's
     /// addresses, separated by commas, or empty if the receiver knows no leader.
     NotLeader = 44, AfterFailover;
+    /// The metadata target has started again since the start that the request names. The client
+    /// must compare its acknowledged changes with the target's (`CompareSlots`), and then send the
+    /// request again with the new start.
+    StaleStart = 45, Never;
 }
 
 impl fmt::Display for ErrorCode {

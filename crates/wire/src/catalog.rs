@@ -106,6 +106,7 @@ catalog! {
     34 "metadata" reads md::CloseSession => mg::EmptyReply;
     35 "metadata" reads md::AskOutcome => md::OutcomeReply;
     36 "metadata" reads md::CompareOpens => md::CompareOpensReply;
+    37 "metadata" reads md::CompareSlots => md::CompareSlotsReply;
     // Metadata: the namespace.
     40 "metadata" reads md::Lookup => md::EntryReply;
     41 "metadata" reads md::GetAttributes => md::AttributesReply;

@@ -82,7 +82,8 @@ skep_types::record! {
         /// In requests of a metadata or storage target: the group that the sender leads as
         /// primary. Zero in requests of clients, tools and nodes.
         pub sender_group: GroupId,
-        /// Epoch of `sender_group` in the sender's cluster map.
+        /// Epoch of `sender_group` in the sender's cluster map. In changes that a client requests
+        /// of a metadata target: the target's start after the newest comparison of changes.
         pub sender_epoch: Epoch,
         /// User id of the program that caused the request, plus one. Zero means that no program
         /// did. In replies with bit 2 of `flags`: time in the stage others, in microseconds.
@@ -138,6 +139,17 @@ impl Header {
     /// Whether the effect of the request must be durable on the device before the reply.
     pub fn is_durable(&self) -> bool {
         self.flags & FLAG_DURABLE != 0
+    }
+
+    /// Returns the start of the metadata target that a client's request names: the client has
+    /// opened its session in this start, or compared its acknowledged changes. Zero means none.
+    pub fn start(&self) -> u64 {
+        if self.sender_group.raw() == 0 { self.sender_epoch.raw() } else { 0 }
+    }
+
+    /// Sets the start that a client names in a request ([`Self::start`]).
+    pub fn set_start(&mut self, start: u64) {
+        self.sender_epoch = Epoch::new(start);
     }
 
     /// Sets the times of the request in each stage, in microseconds, which its reply will have. The

@@ -27,9 +27,9 @@ pub use names::{
     RemoveDirectory, Rename, Unlink, add_directory,
 };
 pub use sessions::{
-    AskOutcome, CloseSession, CompareOpens, CompareOpensReply, KeepAlive, KeepAliveReply,
-    ListSessions, OpenSession, OpenSessionReply, OpenedFile, Outcome, OutcomeReply, SessionEntry,
-    SessionList, SyncAll,
+    AskOutcome, CloseSession, CompareOpens, CompareOpensReply, CompareSlots, CompareSlotsReply,
+    KeepAlive, KeepAliveReply, ListSessions, OpenSession, OpenSessionReply, OpenedFile, Outcome,
+    OutcomeReply, SessionEntry, SessionList, SlotSequence, SyncAll,
 };
 pub use transactions::{
     AskDecision, Decide, Decision, DecisionReply, ListTransactions, Prepare, PrepareReply,

@@ -106,6 +106,7 @@ pub(crate) const KINDS: &[Kind] = &[
     record::<md::WrittenExtent>(),
     record::<md::ClosedFile>(),
     record::<md::OpenedFile>(),
+    record::<md::SlotSequence>(),
     record::<md::SyncedChunkFiles>(),
     record::<ChunkFileSet>(),
     record::<md::DirectoryEntry>(),

@@ -53,7 +53,15 @@ pub trait Syncs {
 impl Syncs for Client {
     async fn fsync(&self, handle: HandleId) -> Result<()> {
         let file = self.mount().handles.get_live(handle)?;
-        self.sync_file(&file.inode).await?;
+        let synced = self.sync_file(&file.inode).await;
+        // A lost truncation fails the sync, and counts as a reverted change too. The program gets
+        // one error for both.
+        if let Err(error) = synced {
+            if error.code() == ErrorCode::Io {
+                file.take_loss();
+            }
+            return Err(error);
+        }
         // This client may have been evicted meanwhile, and other clients may have changed the file.
         file.check_live()?;
         check_losses(&file)
@@ -97,6 +105,11 @@ impl Syncs for Client {
             .collect();
         for task in tasks {
             result = result.and(task.await);
+        }
+        if self.mount().sessions.changes.take_name_reverted() {
+            let text = "a metadata host lost power before acknowledged changes of names or \
+                        attributes were durable; the log of this mount names them";
+            result = result.and(Err(Error::new(ErrorCode::Io, text)));
         }
         result
     }

@@ -59,6 +59,11 @@ impl UnsyncedWrites {
         self.losses
     }
 
+    /// Counts a loss of acknowledged changes of another kind.
+    pub(super) fn note_loss(&mut self) {
+        self.losses += 1;
+    }
+
     /// Records that a storage host of this incarnation acknowledged the write or truncation
     /// `number`.
     pub(super) fn chunk_written(

@@ -44,6 +44,7 @@ impl Client {
         let (opened, _) = self.router().call(group, &request, options).await?;
         let lease = lease_of(opened.lease_ms);
         let granted = Granted { slots: opened.slots.min(slots), lease, start: opened.start };
+        mount.sessions.changes.opened(group, id, opened.start);
         mount.sessions.opened(group, id, granted, now);
         mount.notifications.follow(group, id);
         Ok(granted.slots)
@@ -183,6 +184,7 @@ impl Client {
         let sessions = &self.mount().sessions;
         sessions.confirmed(group, id, sent_at, lease_of(renewed.lease_ms));
         if sessions.may_have_lost_opens(group, id, renewed.start) {
+            self.compare_slots(group, id).await?;
             self.restore_opens(group, id).await?;
             sessions.has_opens(group, id, renewed.start);
         }

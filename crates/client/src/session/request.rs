@@ -11,6 +11,7 @@
 use crate::client::{Client, Worker};
 use crate::driven::drive;
 use crate::files::open_file::OpenFile;
+use crate::session::acknowledged::{Change, inodes_of};
 use crate::session::slots::{Slot, ThreadSession};
 use crate::session::table::is_lost;
 use skep_rpc::CallOptions;
@@ -183,7 +184,7 @@ impl Client {
     /// does not send the request in any session, since another client may have changed the file. If
     /// the caller drops this future, the group may still execute the request, and the next request
     /// in the same slot waits for it.
-    pub(crate) async fn modify_through<R: Request>(
+    pub(crate) async fn modify_through<R: Request + 'static>(
         &self,
         file: &OpenFile,
         request: &Rc<R>,
@@ -233,24 +234,54 @@ impl Client {
 
 /// Sends one request in one slot, including all repetitions by the router. Sets `reply_lost` if the
 /// group may have executed the request although no reply arrived.
-pub(crate) async fn send_attempt<R: Request>(
+pub(crate) async fn send_attempt<R: Request + 'static>(
     worker: Rc<Worker>,
     slot: Slot,
     request: Rc<R>,
     options: ModifyOptions,
     reply_lost: Option<Rc<Cell<bool>>>,
 ) -> Result<R::Reply> {
+    let reply_lost = reply_lost.unwrap_or_default();
     let (number, sequence) = slot.next();
-    let options = CallOptions {
-        session: slot.session.id,
-        slot: number,
-        sequence,
-        durable: options.is_durable,
-        trace: worker.next_trace(),
-        reply_lost,
-        ..CallOptions::default()
-    };
-    let result = worker.router.call(slot.session.group, &*request, options).await;
-    drop(slot);
-    result.map(|(reply, _)| reply)
+    let (group, session) = (slot.session.group, slot.session.id);
+    let client = Client(Rc::clone(&worker));
+    let changes = &worker.mount.sessions.changes;
+    let inodes = inodes_of(&*request);
+    // Retry: a request that the target refuses since it has started again. At once, after each
+    // start.
+    loop {
+        let attempt = changes.attempt(group, session);
+        // A request that may have been executed must be sent again, to get its reply.
+        if attempt.has_reverted && !reply_lost.get() {
+            client.check_reverted(&*request).await?;
+        }
+        let durable = options.is_durable || inodes.is_some() && attempt.is_list_full;
+        let options = CallOptions {
+            session,
+            slot: number,
+            sequence,
+            start: attempt.start,
+            durable,
+            trace: worker.next_trace(),
+            reply_lost: Some(Rc::clone(&reply_lost)),
+            ..CallOptions::default()
+        };
+        match worker.router.call(group, &*request, options).await {
+            Err(error) if error.code() == ErrorCode::StaleStart => {
+                client.compare_slots(group, session).await?;
+                // The target executes the request in this start only if it is sent again.
+                reply_lost.set(changes.was_executed(group, session, (number, sequence)));
+            }
+            Ok((reply, _)) => {
+                if durable {
+                    changes.synced(group, attempt);
+                } else if let Some(inodes) = inodes {
+                    let change = Change { slot: number, sequence, request: R::NAME, inodes };
+                    changes.acknowledged(group, session, change);
+                }
+                return Ok(reply);
+            }
+            Err(error) => return Err(error),
+        }
+    }
 }

@@ -1,6 +1,7 @@
 //! The sessions of a mount, one at each metadata group, shared by its threads. No I/O: times and
 //! client ids are arguments.
 
+use crate::session::acknowledged::AcknowledgedChanges;
 use skep_types::{Error, ErrorCode, GroupId, NodeId, SessionId};
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -94,6 +95,7 @@ pub(crate) struct GroupSessions {
     /// The mutex protects only the table. Threads lock it at their first request to a group and
     /// after a session was lost, not for each request.
     inner: Mutex<Sessions>,
+    pub(crate) changes: AcknowledgedChanges,
 }
 
 impl GroupSessions {

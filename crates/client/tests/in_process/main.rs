@@ -9,6 +9,7 @@ mod lost_chunks;
 mod lost_opens;
 mod management;
 mod names;
+mod reverted;
 mod sessions;
 mod shared;
 mod sizes;

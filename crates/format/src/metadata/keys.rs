@@ -319,6 +319,12 @@ pub fn lock_owner_of(key: &[u8]) -> Option<LockOwner> {
     })
 }
 
+/// Returns the number of the slot if `key` is the key of a slot of a session.
+pub fn slot_of(key: &[u8]) -> Option<u32> {
+    let rest: &[u8; 12] = key.strip_prefix(&[OF_TARGET, kind::SLOT])?.try_into().ok()?;
+    Some(u32::from_be_bytes([rest[8], rest[9], rest[10], rest[11]]))
+}
+
 /// Returns session and inode if `key` is the key of a session's opens.
 pub fn session_open_of(key: &[u8]) -> Option<(SessionId, InodeId)> {
     let rest: &[u8; 16] = key.strip_prefix(&[OF_TARGET, kind::SESSION_OPEN])?.try_into().ok()?;

@@ -24,15 +24,16 @@ use skep_types::{Error, ErrorCode, Result, SessionId};
 use skep_wire::file_locks::{EndWait, WaitLock};
 use skep_wire::frame::Header;
 use skep_wire::metadata::{
-    AskDecision, AskOutcome, CloseSession, Decide, KeepAlive, ListSessions, ListTransactions,
-    OpenSession, ResolveTransaction,
+    AskDecision, AskOutcome, CloseSession, CompareSlots, Decide, KeepAlive, ListSessions,
+    ListTransactions, OpenSession, ResolveTransaction,
 };
 use skep_wire::sharing::{AcknowledgeNotifications, WaitNotifications};
 use skep_wire::{Request, catalog};
 
 /// Requests that modify nothing but need a session.
-const NEED_SESSION: [u16; 6] = [
+const NEED_SESSION: [u16; 7] = [
     KeepAlive::ID,
+    CompareSlots::ID,
     CloseSession::ID,
     WaitLock::ID,
     EndWait::ID,
@@ -96,6 +97,10 @@ impl<E: Engine> MetadataTarget<E> {
                     }
                 },
                 AskOutcome::ID => self.send_outcome(connection, header, &body)?,
+                CompareSlots::ID => match self.compare_slots(header.session)? {
+                    Ok(reply) => self.reply_now(connection, header, reply.to_bytes()),
+                    Err(error) => self.refuse(connection, header, error),
+                },
                 WaitLock::ID => self.wait_for_lock(connection, header, &body),
                 EndWait::ID => match self.end_lock_wait(&header, &body) {
                     Ok(()) => self.reply_now(connection, header, Vec::new()),
@@ -127,6 +132,9 @@ impl<E: Engine> MetadataTarget<E> {
         if line.modifies || NEED_SESSION.contains(&header.message) {
             self.sessions.check(header)?;
         }
+        if line.modifies {
+            self.check_start(header)?;
+        }
         if line.modifies && header.sequence == 0 {
             let what = format!("cannot accept request {}: it has no sequence number", line.name);
             return Err(Error::new(ErrorCode::Protocol, what));
@@ -145,6 +153,7 @@ impl<E: Engine> MetadataTarget<E> {
             | AskDecision::ID
             | AskOutcome::ID
             | KeepAlive::ID
+            | CompareSlots::ID
             | CloseSession::ID
             | EndWait::ID
             | AcknowledgeNotifications::ID => usize::MAX,

@@ -4,6 +4,7 @@
 
 mod background_calls;
 mod closes;
+mod compare_slots;
 mod file_locks;
 mod free_space;
 mod full;
@@ -49,6 +50,9 @@ struct Story {
     /// Bytes of the log on the simulated disk.
     log: Vec<u8>,
     limits: Limits,
+    /// The start that requests of clients name. `None` means the present one: the clients compare
+    /// their changes with the target's at once after each start.
+    named_start: Option<u64>,
     /// Clients that the target has asked management to remove, and whether management should keep
     /// a client whose heartbeats arrive.
     evicted: Vec<(NodeId, bool)>,
@@ -131,6 +135,7 @@ impl Story {
             log: Vec::new(),
             limits,
             evicted: Vec::new(),
+            named_start: None,
         };
         story.happens(Event::Tick);
         for session in [1, 2] {
@@ -170,8 +175,16 @@ impl Story {
     }
 
     /// Runs one batch. Returns the events that follow from it at once.
-    fn run(&mut self, events: Vec<Event>) -> Vec<Event> {
+    fn run(&mut self, mut events: Vec<Event>) -> Vec<Event> {
         let mut next = Vec::new();
+        let start = self.named_start.unwrap_or_else(|| self.start());
+        for event in &mut events {
+            if let Event::Request { header, .. } = event
+                && header.sender_group.raw() == 0
+            {
+                header.set_start(start);
+            }
+        }
         let actions = self.target.handle(events, self.now, self.wall).unwrap();
         self.target.check_invariants().unwrap();
         for action in actions {
@@ -197,6 +210,11 @@ impl Story {
             next.push(Event::Tick);
         }
         next
+    }
+
+    /// Returns the number of the target's start.
+    fn start(&self) -> u64 {
+        self.target.shared.starts.last().map_or(0, |(number, _)| number)
     }
 
     fn send<R: Request>(&mut self, on: ConnectionId, session: u64, at: (u32, u64), request: &R) {

@@ -86,6 +86,38 @@ record! {
 }
 
 record! {
+    /// Asks for the last request of each slot that the target has executed in the session. Each
+    /// change that a client requests names a start of the target. After the next start the target
+    /// refuses it with `StaleStart`: a power loss may have reverted changes that the target had
+    /// acknowledged, and later changes of the client may build on them. So the client first
+    /// compares its acknowledged changes with the reply to this request. Then its changes name the
+    /// new start.
+    pub struct CompareSlots {}
+}
+
+record! {
+    /// The last request that a target has executed in a slot.
+    #[derive(Copy)]
+    pub struct SlotSequence {
+        /// The slot.
+        pub slot: u32,
+        /// Sequence number of the request.
+        pub sequence: u64,
+    }
+}
+
+record! {
+    /// Reply to [`CompareSlots`].
+    pub struct CompareSlotsReply {
+        /// Number of the target's start.
+        pub start: u64,
+        /// The slots in which the target has executed requests. Requests with higher sequence
+        /// numbers are not in the target's log.
+        pub slots: Vec<SlotSequence>,
+    }
+}
+
+record! {
     /// Asks for the outcome of a request that the client sent in a session which has ended since.
     /// The client sends it if it received no reply to that request. The target returns `Busy` while
     /// the session has not ended, because the request may still be executed until then.

@@ -1,5 +1,7 @@
 //! The namespace of the fake cluster: one metadata target.
 
+mod starts;
+
 use super::{Answer, LEASE_MS, STORAGE_GROUPS};
 use skep_types::codec::{Bytes, Codec, crc32c};
 use skep_types::{
@@ -13,11 +15,11 @@ use skep_wire::inline::{InlineMark, ReadInline, ReadInlineReply, WriteInline, Wr
 use skep_wire::management::EmptyReply;
 use skep_wire::metadata::{
     AskOutcome, AttributesReply, AwaitTruncation, AwaitTruncationReply, Close, CloseMany,
-    CloseSession, CompareOpens, CompareOpensReply, Create, EntryReply, Exchange, GetAttributes,
-    KeepAlive, KeepAliveReply, Lookup, MakeDirectory, NamesReply, NewEntryReply, Open, OpenMode,
-    OpenReply, OpenSession, OpenSessionReply, OpenedFile, Outcome, OutcomeReply, ReportWritten,
-    SetAttributes, SetAttributesReply, SetPattern, SyncAll, TrimFile, TruncatedChunk, Unlink,
-    WrittenExtent,
+    CloseSession, CompareOpens, CompareOpensReply, CompareSlots, Create, EntryReply, Exchange,
+    GetAttributes, KeepAlive, KeepAliveReply, Link, Lookup, MakeDirectory, NamesReply,
+    NewEntryReply, Open, OpenMode, OpenReply, OpenSession, OpenSessionReply, OpenedFile, Outcome,
+    OutcomeReply, ReportWritten, SetAttributes, SetAttributesReply, SetPattern, SyncAll, TrimFile,
+    TruncatedChunk, Unlink, WrittenExtent,
 };
 use std::collections::HashMap;
 
@@ -31,7 +33,7 @@ pub(crate) struct FakeInode {
     pub(crate) synced: ChunkFileSet,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 struct FakeSession {
     granted: u32,
     /// The sequence of the last request in each slot, and the reply to that request.
@@ -39,7 +41,7 @@ struct FakeSession {
 }
 
 /// Deviations from the usual behaviour of a target that a test has chosen.
-#[derive(Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Behaviour {
     /// The target has deleted the records of ended sessions.
     pub(crate) has_forgotten_ends: bool,
@@ -49,6 +51,7 @@ pub(crate) struct Behaviour {
     pub(crate) directory_elsewhere: Option<InodeId>,
 }
 
+#[derive(Clone)]
 pub(crate) struct FakeMetadata {
     shard: ShardId,
     next: u64,
@@ -169,6 +172,9 @@ impl FakeMetadata {
                 start: self.start,
             }));
         }
+        if header.message == CompareSlots::ID {
+            return self.compare_slots(header.session);
+        }
         if header.message == AskOutcome::ID {
             let outcome = self.outcome(&AskOutcome::from_bytes(body)?);
             return Ok(Answer::of(&OutcomeReply { outcome }));
@@ -181,13 +187,18 @@ impl FakeMetadata {
             self.asked_durably.extend(header.is_durable().then_some(header.message));
             return self.execute(header, body).map(Answer::Body);
         }
+        if header.start() != self.start {
+            return code(ErrorCode::StaleStart);
+        }
         assert!(header.slot < session.granted, "slot {} was never granted", header.slot);
         let last = session.slots.get(&header.slot);
         let sequence = last.map_or(0, |(sequence, _)| *sequence);
         if header.sequence == sequence {
             return last.unwrap().1.clone().map(Answer::Body);
         }
-        assert_eq!(header.sequence, sequence + 1, "sequence of slot {}", header.slot);
+        // A power loss may have reverted the last requests of the slot.
+        let is_next = header.sequence == sequence + 1;
+        assert!(is_next || self.start > 1, "{} after {sequence}", header.sequence);
         let answer = self.execute(header, body);
         self.executed.push((header.message, header.is_durable()));
         let session = self.sessions.get_mut(&header.session).unwrap();
@@ -281,6 +292,14 @@ impl FakeMetadata {
             WriteInline::ID => self.write_inline(&WriteInline::from_bytes(body)?)?.to_bytes(),
             ReadInline::ID => self.read_inline(&ReadInline::from_bytes(body)?)?.to_bytes(),
             ReportWritten::ID => self.report_written(ReportWritten::from_bytes(body)?)?.to_bytes(),
+            Link::ID => {
+                let Link { inode, directory, name } = Link::from_bytes(body)?;
+                if self.entry(directory, &name).is_ok() {
+                    return code(ErrorCode::Exists);
+                }
+                self.entries.insert((directory, name), inode);
+                NewEntryReply { entry: self.reply_to(inode), directory: None }.to_bytes()
+            }
             Unlink::ID => {
                 let Unlink { directory, name } = Unlink::from_bytes(body)?;
                 let inode = self.entry(directory, &name)?;

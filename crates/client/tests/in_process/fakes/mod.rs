@@ -58,6 +58,9 @@ pub(crate) struct State {
     /// Id of the message whose next request the fake executes without a reply: it closes the
     /// connection instead.
     pub(crate) lose_reply_of: Option<u16>,
+    /// Id of the message after whose next request the first metadata target starts again, and no
+    /// reply is sent. In a power loss the target gets the earlier state.
+    pub(crate) start_again_after: Option<(u16, Option<FakeMetadata>)>,
     /// Id of the message whose requests wait until this field is `None`.
     pub(crate) hold: Option<u16>,
     /// The fake refuses new connections and closes the open ones.
@@ -132,6 +135,14 @@ impl FakeCluster {
         {
             let mut state = self.state.borrow_mut();
             state.replies += 1;
+            if let Some((_, before)) = state.start_again_after.take_if(|(after, _)| *after == id) {
+                let metadata = state.metadata.get_mut(&target).unwrap();
+                match before {
+                    Some(before) => metadata.lose_power(&before),
+                    None => metadata.start += 1,
+                }
+                return outbox.close();
+            }
             if state.lose_reply_of == Some(id) {
                 state.lose_reply_of = None;
                 return outbox.close();

@@ -137,7 +137,11 @@ impl Story {
 fn group_of_one_replies_in_the_batch_of_the_request() {
     let mut story = Story::begin();
     let (now, wall) = (story.now, story.wall);
-    let actions = story.target.handle(vec![set(1), read()], now, wall).unwrap();
+    let mut events = vec![set(1), read()];
+    if let Event::Request { header, .. } = &mut events[0] {
+        header.set_start(story.start());
+    }
+    let actions = story.target.handle(events, now, wall).unwrap();
     let order = actions.iter().map(|action| match action {
         Action::Append { .. } => "append",
         Action::Reply { .. } => "reply",

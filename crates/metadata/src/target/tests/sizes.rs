@@ -26,6 +26,26 @@ fn a_size_recovery_restarts_after_a_truncation() {
     assert!(story.calls.is_empty(), "the target recovers the size");
 }
 
+/// Semantics 2.6 and 2.7. A mount reports writes within the size of a file after its `fsync`, at
+/// the latest with the close. A power loss that reverts the report reverts the close too, which is
+/// a later record. So the target still counts the open, and truncates every chunk file that the
+/// writer may have extended.
+#[test]
+fn truncation_after_a_lost_close_includes_unreported_bytes() {
+    let mut story = Story::begin();
+    let inode = story.create(1, (0, 1));
+    let durable = story.log.len();
+    let within =
+        md::WrittenExtent { end: 300, truncate_generation: 0, may_leave_holes: false, reach: 0 };
+    let close = md::Close { inode, open: md::OpenMode::Write, written: Some(within) };
+    story.ask(1, 1, (0, 2), &close).unwrap();
+    story.log.truncate(durable);
+    story.restart();
+    story.send(5, 1, (1, 1), &truncate(inode));
+    let truncated = story.calls.iter().filter(|(_, it)| it.message == st::TruncateChunk::ID);
+    assert_eq!(truncated.count(), 1, "one storage group has all bytes of the file");
+}
+
 /// Before the fix, if the second of two writers died during a size recovery, the bytes that it had
 /// written were lost.
 #[test]

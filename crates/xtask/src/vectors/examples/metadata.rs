@@ -12,13 +12,14 @@ use skep_types::{
 use skep_wire::management::EmptyReply;
 use skep_wire::metadata::{
     AskDecision, AskOutcome, AttributesReply, AwaitTruncation, AwaitTruncationReply, Close,
-    CloseMany, CloseSession, ClosedFile, CompareOpens, CompareOpensReply, Create, CreateUnnamed,
-    Decide, Decision, DecisionReply, EntryInfo, GetEntryInfo, GroupFile, GroupFiles, KeepAlive,
-    KeepAliveReply, ListGroupFiles, ListSessions, ListTransactions, NewInode, Open, OpenMode,
-    OpenReply, OpenSession, OpenSessionReply, OpenedFile, Outcome, OutcomeReply, Prepare,
-    PrepareReply, ReportWritten, ResolveTransaction, SessionEntry, SessionList, SetAttributes,
-    SetAttributesReply, SetPattern, SetTime, Step, SyncAll, SyncedChunkFiles, TransactionEntry,
-    TransactionId, TransactionList, TrimFile, TruncatedChunk, WrittenExtent,
+    CloseMany, CloseSession, ClosedFile, CompareOpens, CompareOpensReply, CompareSlots,
+    CompareSlotsReply, Create, CreateUnnamed, Decide, Decision, DecisionReply, EntryInfo,
+    GetEntryInfo, GroupFile, GroupFiles, KeepAlive, KeepAliveReply, ListGroupFiles, ListSessions,
+    ListTransactions, NewInode, Open, OpenMode, OpenReply, OpenSession, OpenSessionReply,
+    OpenedFile, Outcome, OutcomeReply, Prepare, PrepareReply, ReportWritten, ResolveTransaction,
+    SessionEntry, SessionList, SetAttributes, SetAttributesReply, SetPattern, SetTime,
+    SlotSequence, Step, SyncAll, SyncedChunkFiles, TransactionEntry, TransactionId,
+    TransactionList, TrimFile, TruncatedChunk, WrittenExtent,
 };
 
 /// Returns the pattern of a large file: first inline bytes, then a narrow stripe, and a wide stripe
@@ -102,6 +103,10 @@ fn sessions() -> Vec<Example> {
         example(&open, &OpenSessionReply { slots: 32, lease_ms: 5_000, start: 3 }),
         example(&KeepAlive { lease_ms: 8_000 }, &KeepAliveReply { lease_ms: 5_000, start: 3 }),
         example(&CompareOpens { files: vec![opened] }, &CompareOpensReply { counts: vec![2] }),
+        example(
+            &CompareSlots {},
+            &CompareSlotsReply { start: 4, slots: vec![SlotSequence { slot: 5, sequence: 77 }] },
+        ),
         example(&CloseSession {}, &EmptyReply {}),
         example(&asked, &outcome(Outcome::Executed { reply: b"reply"[..].into() }))
             .reply::<AskOutcome>(&outcome(Outcome::NotExecuted))

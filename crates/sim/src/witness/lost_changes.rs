@@ -1,0 +1,44 @@
+//! Checks that a client learns of every acknowledged change that a power loss has reverted.
+
+use super::{Violation, Witness};
+use skep_types::SessionId;
+use skep_wire::metadata::SlotSequence;
+use std::collections::BTreeMap;
+
+impl Witness {
+    /// Checks the slots of a session that a target sends to a client. A change counts as lost if
+    /// its sequence is higher than that of its slot.
+    ///
+    /// # Errors
+    /// Describes an acknowledged change that is lost and does not count as lost, or the other way
+    /// round.
+    pub(crate) fn check_slots(
+        &mut self,
+        target: usize,
+        session: SessionId,
+        slots: &[SlotSequence],
+    ) -> Result<(), Violation> {
+        if self.is_blind {
+            return Ok(());
+        }
+        let stored: BTreeMap<u32, u64> = slots.iter().map(|it| (it.slot, it.sequence)).collect();
+        let of_session = (session, 0, 0)..=(session, u32::MAX, u64::MAX);
+        for (id, instance) in self.instances.range_mut(of_session) {
+            if instance.refused || instance.is_known_lost {
+                continue;
+            }
+            let is_lost = instance.committed.is_none();
+            let counts_as_lost = id.2 > stored.get(&id.1).copied().unwrap_or(0);
+            if instance.answered && is_lost != counts_as_lost {
+                return Err(format!(
+                    "target {target}: {id:?} {:?} was acknowledged; lost: {is_lost}, but its \
+                     client learns: {counts_as_lost}",
+                    instance.op
+                ));
+            }
+            // A reply that is still in flight may have the client believe otherwise.
+            instance.is_known_lost = is_lost && counts_as_lost;
+        }
+        Ok(())
+    }
+}
