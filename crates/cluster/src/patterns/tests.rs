@@ -78,7 +78,7 @@ fn invalid_requests_are_refused_with_the_broken_rule() {
     let twice = [storage[0], storage[0]];
     refused(&[listed(&twice)], invalid, "twice");
     let of_three = ComponentRequest { width: Some(3), ..listed(&storage) };
-    refused(&[of_three], invalid, "as many as are wanted");
+    refused(&[of_three], invalid, "list the groups without a count");
     refused(&[listed(&[])], invalid, "either");
     let absent = GroupId::new(99);
     refused(&[listed(&[storage[0], absent])], ErrorCode::NotFound, "no storage group g99");
@@ -319,7 +319,7 @@ fn requests_survive_their_encoding_as_pattern_records() {
         let error = error.unwrap_err();
         assert!(error.context().contains(what), "{error}");
     };
-    refused(&[Component { wanted: 3, ..of_list.clone() }], "as many as are wanted");
+    refused(&[Component { wanted: 3, ..of_list.clone() }], "list the groups without a count");
     refused(&[Component { chooser: Chooser::Balanced, ..of_list }], "either");
     refused(&[open.clone(), Component { start: MIB, ..Component::inline() }], "only the first");
     refused(&[Component { wanted: 1, ..Component::inline() }, open], "no count");
