@@ -96,7 +96,7 @@ mod tests {
             LongWaits::summary(&[unanswered(7, 5), unanswered(8, 6), unanswered(9, 1)], now);
         let found = found.unwrap();
         assert_eq!((found.requests, found.since), (2, Duration::from_secs(99)));
-        assert_eq!(found.oldest, "open of inode 9 by process 8");
+        assert_eq!(found.oldest, "open of inode 0-9 by process 8");
         assert_eq!(LongWaits::summary(&[unanswered(9, 4)], now), None);
     }
 
