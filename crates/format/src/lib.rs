@@ -10,5 +10,6 @@ pub mod consensus;
 pub mod identity;
 pub mod log;
 pub mod management;
+pub mod member_mark;
 pub mod metadata;
 pub mod sealed;

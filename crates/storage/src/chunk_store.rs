@@ -51,6 +51,7 @@ use self::truncate::Generations;
 use crate::limits::MAX_OPEN_FILES;
 use skep_env::local::{Notify, Semaphore};
 use skep_format::chunk::{DirtyLogHeader, DirtyRegion, HostMark, TargetState};
+use skep_store::page_cache::host_mark;
 use skep_types::{ChunkFileKey, ClusterId, Error, ErrorCode, HostIncarnation, Result, TargetId};
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
@@ -118,22 +119,6 @@ struct FullSync {
     running: Rc<Semaphore>,
     /// Whether the next cleaning must sync each file instead of the whole file system.
     is_each_next: Cell<bool>,
-}
-
-/// Returns the identity of the running kernel and of the mount. As long as both stay the same, the
-/// page cache still holds all data that the target has written.
-///
-/// # Errors
-/// Errors of the kernel, with the path.
-pub fn host_mark(directory: &Path) -> Result<HostMark> {
-    let failed = |error: std::io::Error| Error::from(error).within(directory.display());
-    let mount = skep_env::mount_mark(directory).map_err(failed)?;
-    Ok(HostMark {
-        boot_id: skep_env::boot_id().map_err(failed)?,
-        device: mount.device,
-        mount: mount.mount,
-        directory: mount.directory,
-    })
 }
 
 impl ChunkStore {

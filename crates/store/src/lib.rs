@@ -9,4 +9,5 @@ pub mod atomic;
 pub mod failed_sync;
 pub mod identity;
 pub mod log;
+pub mod page_cache;
 pub mod restored;

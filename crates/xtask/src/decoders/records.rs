@@ -8,6 +8,7 @@ use skep_format::consensus::{LogPosition, MembersRecord, RaftLogHead, RaftSnapsh
 use skep_format::identity::{DirectoryKind, Identity};
 use skep_format::log;
 use skep_format::management::{LogHead, Snapshot};
+use skep_format::member_mark::MemberMark;
 use skep_format::metadata::{Batch, DecisionRecord, DentryRecord, InodeRecord, PreparedRecord};
 use skep_format::metadata::{FileLocksRecord, InlineRecord, LockedRange, Mutation, OpenCounts};
 use skep_format::metadata::{SessionRecord, SlotRecord};
@@ -57,6 +58,7 @@ fn check_sealed(bytes: &[u8]) {
         check_round_trip(RaftLogHead::from_file(&bytes), &bytes, RaftLogHead::to_file);
         check_round_trip(RaftSnapshot::from_file(&bytes), &bytes, RaftSnapshot::to_file);
         check_round_trip(TargetState::from_file(&bytes), &bytes, TargetState::to_file);
+        check_round_trip(MemberMark::from_file(&bytes), &bytes, MemberMark::to_file);
     }
 }
 
@@ -89,6 +91,7 @@ fn sealed_seeds() -> Vec<Vec<u8>> {
         Snapshot { cluster: CLUSTER, applied: Lsn::new(9), state }.to_file(),
         TargetState { start: 5, incarnation, clean: true, failed: false, kept_since: 4, host }
             .to_file(),
+        MemberMark { host, clean: true }.to_file(),
     ]
 }
 
