@@ -89,7 +89,7 @@ pub enum Command {
         /// The new feature level.
         level: u32,
     },
-    /// Makes a group of targets that have none. The first one becomes the primary.
+    /// Makes a group of targets that have none and no data. The first one becomes the primary.
     CreateGroup {
         /// The targets.
         targets: Vec<TargetId>,

@@ -24,7 +24,27 @@ use skep_types::{
     Epoch, Error, ErrorCode, Group, GroupId, GroupMember, MemberState, Result, TargetId, TargetKind,
 };
 
-/// Returns a new group: the first target is the primary, and the others wait.
+/// Number of epochs that a group skips when management's directory was put back from a copy.
+const SKIPPED_EPOCHS: u64 = 1 << 32;
+
+/// Returns a group of several members after management's directory was put back from a copy, which
+/// may be older than the last changes of the group. Any member may then have all records, so all
+/// serve, and each of them concludes by [`has_skipped`] that it may lack some.
+pub fn continue_above_copy(group: &Group) -> Group {
+    let mut next = group.clone();
+    next.epoch = Epoch::new(group.epoch.raw().saturating_add(SKIPPED_EPOCHS));
+    next.primary_since = next.epoch;
+    next.members.iter_mut().for_each(|member| member.state = MemberState::Serving);
+    next
+}
+
+/// Whether a member that last knew epoch `before` must assume that management was put back from a
+/// copy, since the group has epoch `now`. No group changes that often.
+pub fn has_skipped(before: Epoch, now: Epoch) -> bool {
+    now.raw() >= before.raw().saturating_add(SKIPPED_EPOCHS / 2)
+}
+
+/// Returns a new group of targets without data: the first target is the primary, and all serve.
 ///
 /// # Errors
 /// `InvalidArgument` if there are no targets, too many, or one twice.
@@ -44,7 +64,7 @@ pub fn create(id: GroupId, kind: TargetKind, targets: &[TargetId]) -> Result<Gro
         if is_member(&group, *target) {
             return wrong(format!("cannot create a group with target {target} twice"));
         }
-        group.members.push(GroupMember { target: *target, state: MemberState::Waiting });
+        group.members.push(GroupMember { target: *target, state: MemberState::Serving });
     }
     Ok(group)
 }

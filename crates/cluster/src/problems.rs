@@ -221,7 +221,13 @@ fn capacity(map: &ClusterMap, target: &Target) -> Option<Problem> {
 
 fn consistency(map: &ClusterMap, target: &Target) -> Option<Problem> {
     let fact = " lacks changes that other members of its group have";
-    let remedy = "it receives no new files until its resync is complete";
+    let remedy = match target.kind {
+        TargetKind::Metadata => {
+            "its group goes on without it; start its service if it does not run: it returns by \
+             itself, unless `skep group status` shows that it needs a copy"
+        }
+        TargetKind::Storage => "it receives no new files until its resync is complete",
+    };
     let rule = ("target-inconsistent", Severity::Warning);
     (target.consistency != Consistency::Good).then(|| problem((map, target), rule, fact, remedy))
 }

@@ -18,19 +18,24 @@ mod reports;
 
 use crate::limits::{COLLECT_MARGIN, CONFIRMED_FOR};
 use crate::log_level_changes::LogLevelChanges;
+use crate::loss_reports::LossReports;
 use crate::machine::Machine;
 use crate::reported_waits::ReportedWaits;
 use skep_cluster::SoftState;
+use skep_cluster::losses::LogEnd;
 use skep_cluster::state::ClientDetails;
 use skep_cluster::versions::{VersionSequence, starts_of};
 use skep_consensus::Member;
 use skep_env::local::Notify;
 use skep_types::codec::Codec;
 use skep_types::map::{Capacity, Reachability};
-use skep_types::{ClusterMap, Error, ErrorCode, Eviction, MapVersion, NodeId, NodeKind, Result};
+use skep_types::{
+    ClusterMap, Error, ErrorCode, Eviction, MapVersion, NodeId, NodeKind, Result, TargetId,
+};
 use skep_wire::consensus::leader_text;
-use skep_wire::management::{ClientEntry, MapUpdate};
+use skep_wire::management::{AskTakeOver, ClientEntry, MapUpdate};
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::rc::Rc;
 use std::time::Duration;
@@ -84,6 +89,8 @@ pub(crate) struct Lead {
     published_changes: u64,
     /// Whether the soft state has changed since the map was published.
     is_soft_newer: bool,
+    /// The members of groups that may lack records, as they have reported to this leader.
+    losses: LossReports,
 }
 
 fn now_ms() -> u64 {
@@ -183,6 +190,7 @@ impl Authority {
             collects_until: None,
             published_changes: 0,
             is_soft_newer: false,
+            losses: LossReports::default(),
         };
         if !has_map && !self.member.is_only_voter() {
             let interval = u64::from(inner.published.policy.heartbeat_ms);
@@ -223,6 +231,15 @@ impl Authority {
             drop(inner);
             self.changed.notify();
         }
+    }
+
+    /// Records that a member of a group may lack records. Returns the reports of its group to this
+    /// leader: a new leader counts no report that a former one has received. A member that does not
+    /// lead returns an empty map.
+    pub(crate) fn note_loss(&self, report: &AskTakeOver) -> BTreeMap<TargetId, LogEnd> {
+        let mut inner = self.inner.borrow_mut();
+        let note = |lead: &mut Lead| lead.losses.note(report, skep_env::now());
+        inner.lead.as_mut().map(note).unwrap_or_default()
     }
 
     /// Returns the published map.

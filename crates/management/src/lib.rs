@@ -18,6 +18,7 @@ mod handlers;
 mod leadership;
 mod limits;
 mod log_level_changes;
+mod loss_reports;
 mod machine;
 pub mod members;
 mod meter;

@@ -11,11 +11,12 @@ use skep_cluster::Command;
 use skep_rpc::{
     Change, ClientEvents, ClientMembership, JoinLimits, JoinToken, Management, Membership, Secrets,
 };
+use skep_types::group_change::{GroupChange, MemberChange};
 use skep_types::map::{Capacity, Policy, Reachability};
 use skep_types::registration::ServerRegistration;
 use skep_types::registration::TargetClaim;
-use skep_types::{Epoch, MapVersion, NodeId, TargetKind};
-use skep_wire::management::{CreateGroup, Evict, SetClientLogLevel};
+use skep_types::{Epoch, Lsn, MapVersion, NodeId, TargetKind};
+use skep_wire::management::{AskTakeOver, ChangeGroup, CreateGroup, Evict, SetClientLogLevel};
 use skep_wire::management::{Format, GetMap, RegisterClient, RegisterServer, SetPolicy};
 use skep_wire::node::LogLevel;
 use skep_wire::senders::Sender;
@@ -343,12 +344,14 @@ fn eviction_by_a_deposed_metadata_target_is_refused() {
     });
 }
 
+/// A member that has all records takes over at once. Members that may lack records only do if all
+/// of them have reported that.
 #[test]
-fn group_of_several_targets_is_refused_with_a_reason() {
+fn silent_primary_is_replaced_by_a_member_with_all_records() {
     let (_directory, settings, token) = cluster();
     block_on(async move {
         let _running = RunningManagement::start(&settings).await.unwrap();
-        let admin = Management::new(&token, NodeKind::Client);
+        let admin = Management::new(&token, NodeKind::Metadata);
         let policy = Policy { metadata_copies: 2, ..Policy::default() };
         admin.call(&SetPolicy { policy }, PATIENCE).await.unwrap();
         let mut targets = Vec::new();
@@ -357,18 +360,36 @@ fn group_of_several_targets_is_refused_with_a_reason() {
             targets.extend(joined.unwrap().1.targets);
         }
         let several = CreateGroup { targets: targets.clone() };
-        let refused = admin.call_once(&several, Duration::from_secs(5)).await.unwrap_err();
-        assert_eq!(refused.code(), ErrorCode::Unsupported);
-        assert!(refused.context().contains("cannot copy the data of a target"), "{refused}");
-        for (index, target) in targets.into_iter().enumerate() {
-            let created =
-                admin.call(&CreateGroup { targets: vec![target] }, PATIENCE).await.unwrap();
-            let map =
-                admin.call(&GetMap { known: MapVersion::new(0) }, PATIENCE).await.unwrap().map;
-            let map = map.unwrap();
-            assert_eq!((map.groups.len(), map.version), (index + 1, created.version));
-            assert_eq!(map.primary(created.group).unwrap().id, target);
-        }
+        let id = admin.call(&several, PATIENCE).await.unwrap().group;
+        let group = async || {
+            let map = admin.call(&GetMap { known: MapVersion::new(0) }, PATIENCE).await.unwrap();
+            map.map.unwrap().group(id).unwrap().clone()
+        };
+        assert_eq!((group().await.primary, group().await.epoch.raw()), (targets[0], 1));
+        let ask = async |epoch, target, lacks_records, last| {
+            let request = AskTakeOver {
+                group: id,
+                epoch: Epoch::new(epoch),
+                target,
+                lacks_records,
+                last_epoch: Epoch::new(1),
+                last: Lsn::new(last),
+            };
+            let asked = admin.call_once(&request, Duration::from_secs(5)).await;
+            asked.map(drop).map_err(|error| error.code())
+        };
+        assert_eq!(ask(1, targets[1], true, 9).await, Ok(()));
+        assert_eq!(group().await.epoch.raw(), 1, "the primary may have all records");
+        assert_eq!(ask(1, targets[0], true, 7).await, Ok(()));
+        let after = group().await;
+        assert_eq!((after.primary, after.epoch.raw()), (targets[1], 2), "the longest log wins");
+        assert_eq!(ask(1, targets[0], true, 7).await, Err(ErrorCode::StaleMap));
+        let (epoch, target) = (after.epoch, targets[0]);
+        let change = GroupChange { group: id, epoch, change: MemberChange::MarkInSync, target };
+        let changed = admin.call(&ChangeGroup { change }, PATIENCE).await.unwrap();
+        assert_eq!(changed.epoch.raw(), 3);
+        assert_eq!(ask(3, targets[0], false, 7).await, Ok(()));
+        assert_eq!(group().await.primary, targets[0], "a member with all records asks");
     });
 }
 

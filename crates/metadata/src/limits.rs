@@ -198,6 +198,26 @@ pub const KEPT_BYTES: usize = 64 << 20;
 /// Bytes of records above its store at which a backup appends no more. The primary stops earlier.
 /// The difference is more than one batch of requests changes.
 pub const MAX_BACKUP_BYTES: usize = 2 * KEPT_BYTES;
+/// Bytes of records that a primary keeps in memory for members that do not serve. A member that
+/// lacks more needs a copy of the store.
+pub const KEPT_FOR_ABSENT_BYTES: usize = KEPT_BYTES / 2;
+/// Number of records that a member that does not serve may lack when the primary begins to count
+/// it: replies then wait until the member has them, which takes milliseconds.
+pub const JOIN_LAG: u64 = 1000;
+/// Time for which a primary may answer after it has sent a request that a member has acknowledged.
+pub const LEASE: Duration = Duration::from_secs(2);
+/// Time after the last request of the primary at which a member asks to take over. It is longer
+/// than [`LEASE`] by more than clocks of two hosts differ.
+pub const TAKE_OVER_AFTER: Duration = Duration::from_millis(2500);
+/// Time without a request after which the primary sends one to each member, so that its lease does
+/// not end.
+pub const LEASE_RENEWAL: Duration = Duration::from_millis(500);
+/// Pause after a request to a member that does not serve has failed, and between two requests to
+/// management for one change of a group.
+pub const ABSENT_PAUSE: Duration = Duration::from_secs(1);
+/// Time between two batches after which a member concludes that its process was stopped. It then
+/// gives the other members time for their messages before it calls them silent.
+pub const OWN_PAUSE: Duration = Duration::from_secs(1);
 /// Number of subdirectories above which a directory spreads new subdirectories over all metadata
 /// groups.
 pub const SPREAD_SUBDIRECTORIES: u32 = 1000;
@@ -233,6 +253,23 @@ pub struct Limits {
     pub scan_page: usize,
     /// [`SETTLE_AFTER`].
     pub settle_after: Duration,
+    /// The times of the members of a group.
+    pub leases: LeaseTimes,
+}
+
+/// The times of leases. All members of a group use the same ones, so that one member answers.
+#[derive(Debug, Clone, Copy)]
+pub struct LeaseTimes {
+    /// [`LEASE`].
+    pub lease: Duration,
+    /// [`TAKE_OVER_AFTER`].
+    pub take_over_after: Duration,
+}
+
+impl Default for LeaseTimes {
+    fn default() -> Self {
+        Self { lease: LEASE, take_over_after: TAKE_OVER_AFTER }
+    }
 }
 
 impl Default for Limits {
@@ -252,6 +289,7 @@ impl Default for Limits {
             lock_waits: MAX_LOCK_WAITS,
             scan_page: 256,
             settle_after: SETTLE_AFTER,
+            leases: LeaseTimes::default(),
         }
     }
 }

@@ -323,6 +323,8 @@ impl Meter {
                 Action::Call { .. }
                 | Action::Evict { .. }
                 | Action::SendToMember(_)
+                | Action::ChangeGroup(_)
+                | Action::AskTakeOver(_)
                 | Action::Truncate { .. } => {}
             }
         }

@@ -7,34 +7,32 @@
 
 mod members;
 mod restored;
+mod roles;
 
-use crate::engine::Engine;
 use crate::engine::fjall_engine::FjallEngine;
 use crate::free_space::FreeSpaceGauge;
-use crate::limits::Limits;
 use crate::meter::Meter;
 use crate::settings::MetadataSettings;
-use crate::target::{Action, Event, MetadataTarget, Start, SyncPolicy};
-use crate::term;
+use crate::target::{Action, Event, MetadataTarget, SyncPolicy};
 use crate::tx::operation::{CallId, ConnectionId, OutgoingCall};
 use restored::RestoredMarks;
 use skep_env::local::Notify;
 use skep_env::{Mailbox, TcpStream};
-use skep_format::log::LogOwner;
-use skep_format::metadata::Key;
 use skep_rpc::{CallOptions, IncomingStream, JoinToken, Management, Outbox, Peer, Router};
-use skep_service::{Host, Initialised, TargetEvent, TargetStart, quarantine};
+use skep_service::{Host, Initialised, TargetEvent, quarantine};
 use skep_store::failed_sync;
-use skep_store::log::{Log, Recovered};
+use skep_store::log::Log;
+use skep_store::page_cache::MemberMarkFile;
+use skep_store::restored::RESTORED_MARK;
 use skep_types::codec::Codec;
-use skep_types::{Error, ErrorCode, Lsn, NodeId, NodeKind, Result, TargetId};
+use skep_types::map::{Condition, TargetHealth};
+use skep_types::{Error, ErrorCode, Lsn, MapVersion, NodeId, NodeKind, Result, TargetId};
 use skep_wire::management::Evict;
 use skep_wire::{Request, metadata as md, storage as st};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeSet, HashMap};
 use std::path::Path;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 
 /// Maximum number of events in the inbox. While the inbox is full, the service reads from no
@@ -81,7 +79,7 @@ pub fn run(settings: &MetadataSettings) -> Result<()> {
         let mut free_space = FreeSpaceGauge::new(start.target, start.directory.path());
         let directory = start.directory.path().to_owned();
         let serving = async move {
-            let served = Shell::serve(start, policy, cache_bytes, &mut free_space).await;
+            let served = roles::serve(start, policy, cache_bytes, &mut free_space).await;
             if served.as_ref().is_err_and(|error| error.code() == ErrorCode::DeviceFailed) {
                 mark_failed_sync(&directory);
             }
@@ -93,8 +91,17 @@ pub fn run(settings: &MetadataSettings) -> Result<()> {
 }
 
 /// Opens the store of a target. Reads it from the device if the device has failed before.
-fn open_engine(directory: &Path, target: TargetId, cache_bytes: u64) -> Result<FjallEngine> {
+fn open_engine(
+    directory: &Path,
+    target: TargetId,
+    cache_bytes: u64,
+    mark: &mut MemberMarkFile,
+) -> Result<FjallEngine> {
     let store = directory.join("store");
+    // A copy may be older than the last record that the member has confirmed.
+    if failed_sync::is_marked(directory) || skep_store::restored::has(directory, RESTORED_MARK)? {
+        mark.distrust()?;
+    }
     if failed_sync::read_from_device(directory, &store)? {
         tracing::warn!(
             "target {target}: its device failed before this start, so its store was read from the \
@@ -133,96 +140,11 @@ struct Shell {
     meter: RefCell<Meter>,
     marks: RestoredMarks,
     is_stopping: Cell<bool>,
-    /// Whether the target accepts no more requests until another member has confirmed records.
-    is_backlogged: Cell<bool>,
+    is_checkpointing: Cell<bool>,
+    membership: members::MembershipState,
 }
 
 impl Shell {
-    async fn serve(
-        start: TargetStart,
-        policy: SyncPolicy,
-        cache_bytes: u64,
-        free_space: &mut FreeSpaceGauge,
-    ) -> Result<()> {
-        skep_env::set_spin(SPIN);
-        let TargetStart { directory, target: id, token, identity, map, events, ready, metrics } =
-            start;
-        let management = Management::of_member(&token, NodeKind::Metadata, Arc::clone(&map));
-        let router = Router::of_target(identity, map, id);
-        let mut ready = Some(ready);
-        let Some(term) = term::await_term(&router, id, &events, &mut ready).await? else {
-            return Ok(());
-        };
-        router.hold_term(term.since);
-        let engine = open_engine(directory.path(), id, cache_bytes)?;
-        let applied = engine.get(&Key::Applied.to_bytes())?;
-        let applied = applied.map_or(Ok(Lsn::default()), |value| Lsn::from_bytes(&value))?;
-        let next = Lsn::new(applied.raw() + 1);
-        let owner = LogOwner { cluster: directory.identity().cluster, target: id };
-        let Recovered { mut log, records, epoch, truncated_bytes } =
-            Log::open(&directory.path().join("log"), owner, next)?;
-        if !records.is_empty() {
-            tracing::info!(
-                "target {id}: {} log records read, {truncated_bytes} bytes of an unfinished tail \
-                truncated",
-                records.len()
-            );
-        }
-        let start = Start {
-            group: term.group,
-            target: id,
-            epoch,
-            synced: None,
-            policy,
-            limits: Limits::default(),
-            map: term.map,
-            now: skep_env::now(),
-            wall: skep_env::wall_time(),
-        };
-        let mut target = MetadataTarget::open(engine, records, start)?;
-        let marks = RestoredMarks::apply(directory.path(), &mut target)?;
-        let shell = Self::new(router, management, Meter::new(&metrics, id), marks);
-        let _receiving = skep_env::spawn(Rc::clone(&shell).receive(events));
-        if let Some(ready) = ready {
-            ready.report();
-        }
-        while !shell.is_stopping.get() {
-            shell.wait_for_events(target.next_tick()).await;
-            if let Some(error) = shell.failure.take() {
-                return Err(error);
-            }
-            let mut events = shell.inbox.take();
-            shell.inbox_bytes.set(0);
-            shell.taken.notify();
-            for event in &events {
-                if let Event::Checkpointed { lsn } = event {
-                    log.trim(*lsn)?;
-                }
-            }
-            let now = skep_env::now();
-            shell.meter.borrow_mut().begin_batch(&events, now);
-            if let Some(event) = free_space.look(now) {
-                // The measurement comes first, so that the target refuses requests for which the
-                // disk has no space.
-                events.insert(0, event);
-            }
-            events.push(Event::Tick);
-            target.permit_removal(!shell.marks.is_removal_off());
-            let mut actions = target.handle(events, now, skep_env::wall_time())?;
-            if !target.is_primary() {
-                return Err(term::ended(term.group));
-            }
-            shell.is_backlogged.set(target.is_backlogged());
-            shell.router.need(target.fence());
-            shell.marks.after_batch(&target)?;
-            free_space.logged(actions.iter().map(Action::logged_bytes).sum());
-            shell.measure(&mut actions, now, &target);
-            shell.carry_out(actions, &mut log, &target)?;
-        }
-        log.sync()?;
-        target.engine().checkpoint()
-    }
-
     fn new(
         router: Rc<Router>,
         management: Rc<Management>,
@@ -243,7 +165,8 @@ impl Shell {
             meter: RefCell::new(meter),
             marks,
             is_stopping: Cell::new(false),
-            is_backlogged: Cell::new(false),
+            is_checkpointing: Cell::new(false),
+            membership: members::MembershipState::default(),
         })
     }
 
@@ -258,6 +181,13 @@ impl Shell {
         meter.end_batch(actions, now);
         meter.count_work(now, skep_env::idle_time());
         meter.show_holders(began, || target.silent_holders());
+    }
+
+    /// Counts a batch of a backup.
+    fn measure_backup(&self, actions: &mut [Action]) {
+        let (mut meter, now) = (self.meter.borrow_mut(), skep_env::now());
+        meter.end_batch(actions, now);
+        meter.count_work(now, skep_env::idle_time());
     }
 
     /// Waits for an event until `until` at the latest.
@@ -290,7 +220,7 @@ impl Shell {
                 }
                 // An engine or log that blocks also blocks this task, so no read of the device is
                 // necessary.
-                Ok(TargetEvent::Probe(probe)) => probe.answer(self.marks.health()),
+                Ok(TargetEvent::Probe(probe)) => probe.answer(self.health()),
                 Ok(TargetEvent::MapChanged) => self.put(Event::Map(self.router.map())),
                 Ok(TargetEvent::Stop) => {
                     self.is_stopping.set(true);
@@ -299,6 +229,13 @@ impl Shell {
                 }
                 Err(error) => return self.fail(error.into()),
             }
+        }
+    }
+
+    fn health(&self) -> TargetHealth {
+        match self.membership.halted.get() {
+            Some(reason) => TargetHealth::new(Condition::Down, reason),
+            None => self.marks.health(),
         }
     }
 
@@ -312,7 +249,7 @@ impl Shell {
         loop {
             while self.inbox.borrow().len() >= MAX_INBOX
                 || self.inbox_bytes.get() >= MAX_INBOX_BYTES
-                || self.is_backlogged.get()
+                || self.membership.is_backlogged.get()
             {
                 self.taken.wait().await;
             }
@@ -344,7 +281,7 @@ impl Shell {
         self: &Rc<Self>,
         actions: Vec<Action>,
         log: &mut Log,
-        target: &MetadataTarget<FjallEngine>,
+        (engine, fence): (&FjallEngine, MapVersion),
     ) -> Result<()> {
         for action in actions {
             match action {
@@ -355,7 +292,7 @@ impl Shell {
                 Action::SendToMember(request) => members::send(self, request),
                 Action::Sync { lsn } => self.start_sync(log, lsn),
                 Action::Reply { connection, mut request, result } => {
-                    let needed = target.fence().max(self.router.needed());
+                    let needed = fence.max(self.router.needed());
                     request.lowest_map = request.lowest_map.max(needed);
                     let connections = self.connections.borrow();
                     // If the connection is closed, the client repeats the request on another one.
@@ -369,7 +306,9 @@ impl Shell {
                 Action::Evict { client, unless_heard } => {
                     self.start_eviction(client, unless_heard);
                 }
-                Action::Checkpoint { lsn } => self.start_checkpoint(target.engine(), lsn)?,
+                Action::ChangeGroup(change) => members::change_group(self, change),
+                Action::AskTakeOver(request) => members::ask_to_take_over(self, request),
+                Action::Checkpoint { lsn } => self.start_checkpoint(engine, lsn)?,
             }
         }
         Ok(())
@@ -431,12 +370,18 @@ impl Shell {
         let engine = engine.clone();
         let (sender, done) = Mailbox::new(1)?;
         let body = move || {
-            let _ = sender.send(engine.checkpoint());
+            let made = engine.checkpoint();
+            // The target may be opened again as soon as its thread knows of the end.
+            drop(engine);
+            let _ = sender.send(made);
         };
         skep_env::spawn_thread("checkpoint".into(), None, body)?;
+        self.is_checkpointing.set(true);
         let shell = Rc::clone(self);
         skep_env::spawn(async move {
-            match done.receive().await {
+            let ended = done.receive().await;
+            shell.is_checkpointing.set(false);
+            match ended {
                 Ok(Ok(())) => shell.put(Event::Checkpointed { lsn }),
                 Ok(Err(error)) => shell.fail(error),
                 Err(error) => shell.fail(error.into()),

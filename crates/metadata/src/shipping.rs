@@ -6,6 +6,9 @@
 //! - `shipper`: the part of the primary. It belongs to [`crate::target::MetadataTarget`].
 //! - `member_link`: the primary's connection with one member: progress, requests under way.
 //! - [`backup`]: the role of a member that is not the primary.
+//! - `standing`: the part of a member in the group, as the primary sees it.
+//! - `own_group`, `silence`, `sync_waits`: the backup's view of its group, the time since its
+//!   primary sent something, and requests that wait for a sync.
 //! - `record_window`: consecutive records in memory, which both roles keep.
 //!
 //! Does not own the gates that wait for the members (`target::gates`), the sending of requests
@@ -13,8 +16,12 @@
 
 pub mod backup;
 pub(crate) mod member_link;
+mod own_group;
 pub(crate) mod record_window;
 pub(crate) mod shipper;
+mod silence;
+mod standing;
+mod sync_waits;
 
 use skep_types::{Lsn, TargetId};
 use skep_wire::log_shipping::{AwaitLogSync, ShipLog};
@@ -62,7 +69,7 @@ fn following(lsn: Lsn) -> Lsn {
 }
 
 /// Returns the number of the record before `lsn`, or zero for the first record.
-fn preceding(lsn: Lsn) -> Lsn {
+pub(crate) fn preceding(lsn: Lsn) -> Lsn {
     Lsn::new(lsn.raw().saturating_sub(1))
 }
 

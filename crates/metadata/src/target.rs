@@ -24,6 +24,7 @@ mod check;
 mod events;
 mod gates;
 mod group_commit;
+mod members;
 mod open;
 mod operations;
 mod restored;
@@ -60,7 +61,7 @@ use skep_wire::senders::SenderEpochs;
 use std::sync::Arc;
 use std::time::Duration;
 use truncations::TruncationReplies;
-use watermarks::other_serving;
+use watermarks::{absent, other_serving};
 
 /// A metadata target: its whole state, and the batch that is running.
 pub struct MetadataTarget<E> {
@@ -105,6 +106,7 @@ impl<E: Engine> MetadataTarget<E> {
         self.restart_leases_after_pause(now);
         self.shared.now = now;
         self.shared.wall.read(now, wall);
+        self.shipper.begin_batch(now);
         for event in events {
             match event {
                 Event::Request { connection, header, body } => {
@@ -128,6 +130,7 @@ impl<E: Engine> MetadataTarget<E> {
         self.run_ready()?;
         self.wake_lock_waits();
         self.send_notifications();
+        self.count_members()?;
         let actions = self.end_batch();
         if cfg!(debug_assertions) {
             // Only the cheap checks run here: these structures are small or nearly always empty.
@@ -146,6 +149,8 @@ impl<E: Engine> MetadataTarget<E> {
         }
         let due = self.operations.next_due().into_iter().chain(self.gates.next_due());
         let due = due.chain(self.shipper.next_due(self.gates.safe()));
+        let answers_from = self.shipper.answers_from();
+        let due = due.chain((answers_from > self.shared.now).then_some(answers_from));
         due.fold(self.shared.now + LONGEST_WAIT, Duration::min)
     }
 
@@ -216,8 +221,8 @@ impl<E: Engine> MetadataTarget<E> {
             self.shipper.begin_epoch(group.epoch);
         }
         let others = other_serving(&map, self.shared.group, self.target);
-        self.shipper.set_members(&others);
-        self.gates.set_others(others);
+        self.shipper.set_members(&others, &absent(&map, self.shared.group, self.target));
+        self.gates.set_others(self.shipper.counted());
         self.release_gated()?;
         self.shared.set_map(map);
         self.end_sessions_of_removed();

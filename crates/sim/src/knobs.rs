@@ -227,6 +227,11 @@ impl Knobs {
                 spread_subdirectories: random.within(0, 3) as u32,
                 scan_page: random.within(1, 4) as usize,
                 settle_after: random.micros(100_000, 1_500_000),
+                // Management decides at the moment at which a process ends (`take_over`).
+                leases: skep_metadata::limits::LeaseTimes {
+                    take_over_after: std::time::Duration::from_secs(1 << 30),
+                    ..Default::default()
+                },
                 ..Limits::default()
             },
             inline_bytes: if random.percent(60) { random.within(1, 2) * 4096 } else { 0 },

@@ -287,6 +287,8 @@ impl World {
                 }
                 self.after(pause, SimEvent::Synced { target: index, life, lsn, point });
             }
+            // Management decides at the moment at which a process ends (`take_over`).
+            Action::ChangeGroup(_) => {}
             Action::Evict { client, unless_heard } => {
                 // Requests to management are sometimes lost. The target repeats them.
                 if self.random.percent(80) {
@@ -323,6 +325,9 @@ impl World {
             Action::SendToMember(request) => self.send_to_member(index, &request),
             Action::Truncate { after } => {
                 self.fail(format!("primary {index} removes records after {after}"));
+            }
+            Action::AskTakeOver(request) => {
+                self.fail(format!("primary {index} asks for {request:?}"));
             }
             Action::Checkpoint { lsn } => {
                 let life = self.targets[index].life;

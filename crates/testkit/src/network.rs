@@ -74,6 +74,23 @@ impl Host {
     }
 }
 
+impl Host {
+    /// Drops the packets that the host sends, or lets them pass. Packets to the host pass in both
+    /// cases.
+    ///
+    /// # Panics
+    /// Panics if the queue of the link cannot be changed.
+    pub fn set_outgoing(&self, passes: bool) {
+        let peer = format!("{}p", self.link);
+        let queue = ["-n", &self.name, "qdisc", if passes { "del" } else { "add" }];
+        let device = ["dev", &peer, "root"];
+        // No packet fits into this queue.
+        let full = ["tbf", "rate", "8bit", "burst", "10", "limit", "10"];
+        let full = if passes { &[][..] } else { &full[..] };
+        run("tc", [&queue[..], &device[..], full].concat());
+    }
+}
+
 impl Default for Host {
     fn default() -> Self {
         Self::new()

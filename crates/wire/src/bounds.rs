@@ -86,6 +86,8 @@ pub fn bounds(id: u16) -> Bounds {
         ls::AwaitLogSync::ID => from(Senders::Metadata),
         // The longest record of a log.
         ls::ShipLog::ID => Bounds { body_bytes: MAX_BODY_BYTES, ..from(Senders::Metadata) },
+        // The sender is no primary, so its request names no group.
+        mg::AskTakeOver::ID => from(Senders::Services),
         st::WhichExist::ID => from(Senders::Storage),
         cs::AskMember::ID => Bounds {
             body_bytes: MAX_MEMBER_MESSAGE_BYTES + FIELDS_BYTES,
@@ -220,6 +222,7 @@ mod tests {
             epoch: Epoch::new(1),
             first: Lsn::new(1),
             previous_epoch: Epoch::new(1),
+            last: Lsn::new(1),
             records: vec![record],
             held: Lsn::new(1),
             safe: Lsn::new(1),

@@ -99,7 +99,9 @@ catalog! {
     26 "management" reads mg::ConfirmLogLevel => mg::EmptyReply;
     27 "management" reads mg::CreateGroup => mg::CreateGroupReply;
     28 "management" reads tr::ReportTraces => mg::EmptyReply;
+    29 "management" reads mg::AskTakeOver => mg::EmptyReply;
     30 "management" reads mg::Evict => mg::EmptyReply;
+    31 "management" reads mg::ChangeGroup => mg::ChangeGroupReply;
     // Metadata: sessions.
     32 "metadata" reads md::OpenSession => md::OpenSessionReply;
     33 "metadata" reads md::KeepAlive => md::KeepAliveReply;
@@ -166,6 +168,8 @@ catalog! {
     // idempotent.
     87 "metadata" reads ls::ShipLog => ls::LogHeld;
     88 "metadata" reads ls::AwaitLogSync => ls::LogHeld;
+    // Metadata: for administrators.
+    89 "metadata" reads ls::AskGroup => ls::GroupProgress;
     // Storage.
     96 "storage" reads st::WriteChunk => st::WriteChunkReply;
     97 "storage" reads st::ReadChunk => st::ReadChunkReply;

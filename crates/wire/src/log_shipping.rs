@@ -4,7 +4,7 @@
 //! Requests and replies can be lost, and can arrive twice, late and in any order.
 
 use skep_types::codec::{Bytes, record};
-use skep_types::{Epoch, Lsn};
+use skep_types::{Epoch, Lsn, TargetId};
 
 record! {
     /// A log record. The records in one request have consecutive numbers.
@@ -31,6 +31,9 @@ record! {
         /// Epoch of the record before `first`. Zero means that the primary does not have this
         /// record in its memory. A member that has a record of another epoch there does not append.
         pub previous_epoch: Epoch,
+        /// Last record of the primary. A member that may lack records has all of them again when it
+        /// has every record up to the first value of this field that it receives in an epoch.
+        pub last: Lsn,
         /// The records.
         pub records: Vec<ShippedRecord>,
         /// Last record that every serving member has appended.
@@ -72,5 +75,54 @@ record! {
         /// Whether the member did not append the records of the request, because it does not have
         /// the record before `first`.
         pub is_behind: bool,
+    }
+}
+
+record! {
+    /// Asks the primary of a group for the progress of its members.
+    pub struct AskGroup {}
+}
+
+record! {
+    /// The progress of a member that is not the primary, as the primary knows it.
+    #[derive(Copy)]
+    pub struct MemberProgress {
+        /// The member.
+        pub target: TargetId,
+        /// Last record that the member has confirmed in this epoch.
+        pub appended: Lsn,
+        /// Last record that the member has synced.
+        pub synced: Lsn,
+        /// Milliseconds since the primary sent the newest request that the member has acknowledged.
+        /// `None` means that the member has acknowledged none in this epoch.
+        pub silent_ms: Option<u64>,
+        /// Whether replies wait for the member.
+        pub is_counted: bool,
+        /// Whether the member lacks records that the primary does not keep.
+        pub needs_copy: bool,
+    }
+}
+
+record! {
+    /// Reply to [`AskGroup`].
+    pub struct GroupProgress {
+        /// Epoch of the group in the primary's cluster map.
+        pub epoch: Epoch,
+        /// The primary.
+        pub primary: TargetId,
+        /// Last record of the primary.
+        pub last: Lsn,
+        /// Last record that the primary has synced.
+        pub synced: Lsn,
+        /// Last record that every serving member has appended.
+        pub held: Lsn,
+        /// Last record that every serving member has synced.
+        pub safe: Lsn,
+        /// Whether the primary may answer: every serving member has acknowledged a recent request.
+        pub may_answer: bool,
+        /// Bytes of the records that the primary keeps for other members.
+        pub kept_bytes: u64,
+        /// The other members.
+        pub members: Vec<MemberProgress>,
     }
 }

@@ -2,9 +2,10 @@
 
 use crate::node::LogLevel;
 use skep_types::codec::record;
+use skep_types::group_change::GroupChange;
 use skep_types::map::{Capacity, ClusterMap, Policy, TargetHealth};
 use skep_types::registration::ServerRegistration;
-use skep_types::{Eviction, GroupId, MapVersion, NodeId, TargetId, Timestamp};
+use skep_types::{Epoch, Eviction, GroupId, Lsn, MapVersion, NodeId, TargetId, Timestamp};
 
 record! {
     /// A reply without fields. It means success.
@@ -361,6 +362,50 @@ record! {
         pub group: GroupId,
         /// Version of the cluster map with the group.
         pub version: MapVersion,
+    }
+}
+
+record! {
+    /// Changes the members of a group. Management refuses the change with `StaleMap` if the group
+    /// has another epoch. A repetition changes nothing.
+    #[derive(Copy)]
+    pub struct ChangeGroup {
+        /// The change.
+        pub change: GroupChange,
+    }
+}
+
+record! {
+    /// Reply to [`ChangeGroup`].
+    #[derive(Copy)]
+    pub struct ChangeGroupReply {
+        /// Epoch of the group after the change.
+        pub epoch: Epoch,
+        /// Version of the cluster map with the change.
+        pub version: MapVersion,
+    }
+}
+
+record! {
+    /// A member of a metadata group receives nothing from the primary, and asks to take over. A
+    /// member that may lack records does not take over, unless every serving member lacks some:
+    /// then the one with the longest log takes over.
+    ///
+    /// Management returns `StaleMap` if the group has another epoch.
+    #[derive(Copy)]
+    pub struct AskTakeOver {
+        /// The group.
+        pub group: GroupId,
+        /// Epoch of the group in the member's cluster map.
+        pub epoch: Epoch,
+        /// The member.
+        pub target: TargetId,
+        /// Whether the host of the member may have lost records that the member has confirmed.
+        pub lacks_records: bool,
+        /// Epoch of the member's last record.
+        pub last_epoch: Epoch,
+        /// Number of the member's last record.
+        pub last: Lsn,
     }
 }
 

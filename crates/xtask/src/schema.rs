@@ -6,6 +6,7 @@
 
 use serde_json::{Map, Value, json};
 use skep_types::codec::{Bytes, Codec, Described, DescribedEnum, FieldDoc, Reader, VariantDoc};
+use skep_types::group_change::{GroupChange, MemberChange};
 use skep_types::map::{
     Capacity, CapacityPool, ClusterMap, Condition, Consistency, Policy, Reachability, TargetHealth,
     UserPatterns,
@@ -119,6 +120,8 @@ pub(crate) const KINDS: &[Kind] = &[
     record::<sh::Notification>(),
     record::<il::InlineMark>(),
     record::<ls::ShippedRecord>(),
+    record::<ls::MemberProgress>(),
+    record::<GroupChange>(),
     record::<fl::FileUse>(),
     record::<mg::ClientEntry>(),
     record::<mg::LogLevelChange>(),
@@ -144,6 +147,7 @@ pub(crate) const KINDS: &[Kind] = &[
     choice::<Consistency>(),
     choice::<CapacityPool>(),
     choice::<MemberState>(),
+    choice::<MemberChange>(),
     choice::<md::Outcome>(),
     choice::<md::OpenMode>(),
     choice::<md::XattrMode>(),

@@ -11,7 +11,7 @@ const C: TargetId = TargetId::new(3);
 /// Returns a group in which `A` is the primary, `B` serves, and `C` waits.
 fn group() -> Group {
     let mut group = create(GroupId::new(9), TargetKind::Metadata, &[A, B, C]).unwrap();
-    group = done(&group, MemberChange::MarkInSync, B);
+    group = done(&group, MemberChange::Drop, C);
     group = done(&group, MemberChange::HandOver, B);
     done(&group, MemberChange::HandOver, A)
 }
@@ -32,11 +32,11 @@ fn refused(group: &Group, kind: MemberChange, target: TargetId) -> ErrorCode {
 }
 
 #[test]
-fn new_group_has_one_primary_and_waiting_members() {
+fn new_group_has_one_primary_and_serving_members() {
     let group = create(GroupId::new(9), TargetKind::Metadata, &[A, B]).unwrap();
     check_invariants(&group);
     assert_eq!((group.primary, group.epoch), (A, Epoch::new(1)));
-    assert_eq!(state_of(&group, B), Some(MemberState::Waiting));
+    assert_eq!(state_of(&group, B), Some(MemberState::Serving));
     for wrong in [vec![], vec![A, A], (1..=9).map(TargetId::new).collect()] {
         let error = create(GroupId::new(9), TargetKind::Metadata, &wrong).unwrap_err();
         assert_eq!(error.code(), ErrorCode::InvalidArgument, "{wrong:?}");
@@ -152,4 +152,17 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn group_of_an_old_copy_trusts_no_member() {
+    let before = group();
+    let next = continue_above_copy(&before);
+    check_invariants(&next);
+    assert!(has_skipped(before.epoch, next.epoch) && !has_skipped(next.epoch, next.epoch));
+    let later = Epoch::new(before.epoch.raw() + 1000);
+    assert!(has_skipped(later, next.epoch), "the copy lacks a thousand changes of the group");
+    assert!(!has_skipped(before.epoch, later), "a member was away during a thousand changes");
+    assert_eq!(state_of(&next, C), Some(MemberState::Serving), "it may have all records");
+    assert_eq!(next.primary_since, next.epoch, "the primary begins a term");
 }

@@ -6,6 +6,7 @@
 
 use super::{Durable, limit};
 use crate::command::Outcome;
+use crate::groups;
 use crate::versions::{MAX_STARTS, starts_of};
 use skep_types::{MapVersion, NodeId, Result};
 
@@ -70,6 +71,9 @@ impl Durable {
         // them, and they register again.
         self.map.newest_node = NodeId::new(self.next_node - 1);
         self.starts = starts;
+        let several = self.map.groups.iter().filter(|group| group.members.len() > 1);
+        let continued: Vec<_> = several.map(groups::continue_above_copy).collect();
+        continued.into_iter().for_each(|group| self.put_group(group));
         Ok(Outcome::default())
     }
 }
@@ -108,6 +112,25 @@ mod tests {
         let wild = Command::ContinueAbove { version: MapVersion::new(u64::MAX) };
         assert_eq!(copy.apply(&wild).unwrap_err().code(), ErrorCode::LimitReached);
         assert_eq!(copy, before);
+    }
+
+    /// The copy may be older than a take-over, so its primary may lack changes.
+    #[test]
+    fn restored_copy_trusts_no_member_of_a_group() {
+        use skep_types::{Group, GroupId, GroupMember, MemberState, TargetId, TargetKind};
+        let mut durable = ClusterState::new(ClusterId::default()).durable;
+        let [one, two] = [1, 2]
+            .map(|id| Group::of_one(GroupId::new(id), TargetKind::Metadata, TargetId::new(id)));
+        let mut several = two.clone();
+        let (target, state) = (TargetId::new(3), MemberState::Waiting);
+        several.members.push(GroupMember { target, state });
+        durable.put_group(one.clone());
+        durable.put_group(several);
+        durable.continue_above(MapVersion::default()).unwrap();
+        let group = |id| durable.map.group(GroupId::new(id)).unwrap();
+        assert_eq!(group(1), &one, "a group of one has one copy");
+        assert!(groups::has_skipped(two.epoch, group(2).epoch));
+        assert!(group(2).members.iter().all(|it| it.state == MemberState::Serving));
     }
 
     /// Repeats the highest permitted report until it no longer exceeds management's numbers.

@@ -26,15 +26,20 @@ impl Durable {
                 return Err(Error::new(ErrorCode::InvalidArgument, context));
             }
         }
-        if let Some(first) = targets.first()
-            && self.map.target(*first).is_some_and(|it| it.consistency != Consistency::Good)
-        {
-            // Its data is an old copy of the data of its former group.
-            let context = format!(
-                "cannot make target {first} the primary of a new group: it was a member of another \
-                 group and lacks data"
-            );
-            return Err(Error::new(ErrorCode::NotPermitted, context));
+        for target in targets {
+            if self.map.target(*target).is_some_and(|it| it.consistency != Consistency::Good) {
+                // Its data is an old copy of the data of its former group.
+                let context = format!(
+                    "cannot make target {target} a member of a new group: it was a member of \
+                     another group and lacks data"
+                );
+                return Err(Error::new(ErrorCode::NotPermitted, context));
+            }
+        }
+        if kind == Some(TargetKind::Storage) && targets.len() > 1 {
+            let context = "cannot create a group of several storage targets: this version mirrors \
+                           metadata targets only; create a group of each target";
+            return Err(Error::new(ErrorCode::Unsupported, context));
         }
         let id = GroupId::new(self.next_group);
         let group = groups::create(id, kind.unwrap_or(TargetKind::Metadata), targets)?;
@@ -85,7 +90,7 @@ impl Durable {
 
     /// Stores a group. Members that do not serve lack data. A target that leaves a group keeps its
     /// consistency.
-    fn put_group(&mut self, group: Group) {
+    pub(super) fn put_group(&mut self, group: Group) {
         for member in &group.members {
             let consistency = match member.state {
                 MemberState::Serving => Consistency::Good,

@@ -19,6 +19,7 @@ use std::time::Duration;
 const EXAMPLES: &[Example] = &[
     ("run a cluster in ./skep-data, mounted on ./skep-mnt, until Ctrl-C", "skep up"),
     ("run it in the background, with 4 metadata targets", "skep up --detach --metadata-targets 4"),
+    ("keep two copies of metadata, which take over from each other", "skep up --metadata-copies 2"),
     (
         "sync each change of the namespace before the reply",
         "skep up --set metadata:metadata.sync=always",
@@ -46,6 +47,10 @@ pub(crate) struct UpArgs {
     /// created]
     #[arg(long)]
     metadata_targets: Option<u16>,
+    /// Number of copies of metadata: each metadata service gets that many targets, and the targets
+    /// of each group lie on different services [default: 1, or as the cluster was created]
+    #[arg(long)]
+    metadata_copies: Option<u16>,
     /// Number of storage services [default: 2, or as the cluster was created]
     #[arg(long)]
     storage_services: Option<u16>,
@@ -112,6 +117,7 @@ pub(super) fn run(args: UpArgs) -> Result<()> {
         layout.shape(WantedShape {
             management_nodes: args.management_nodes,
             metadata_targets: args.metadata_targets,
+            metadata_copies: args.metadata_copies,
             storage_services: args.storage_services,
             targets_per_service: args.targets_per_service,
         })?

@@ -188,11 +188,17 @@ impl Layout {
         let shape = Shape {
             management_nodes: wanted.management_nodes.unwrap_or(before.management_nodes),
             metadata_targets: wanted.metadata_targets.unwrap_or(before.metadata_targets),
+            metadata_copies: wanted.metadata_copies.unwrap_or(before.metadata_copies),
             storage_services: wanted.storage_services.unwrap_or(before.storage_services),
             targets_per_service: wanted.targets_per_service.unwrap_or(before.targets_per_service),
         };
-        let Shape { management_nodes, metadata_targets, storage_services, targets_per_service } =
-            shape;
+        let Shape {
+            management_nodes,
+            metadata_targets,
+            metadata_copies,
+            storage_services,
+            targets_per_service,
+        } = shape;
         if ![1, 3, 5].contains(&management_nodes) {
             return Err(refused(format!(
                 "cannot start the cluster with {management_nodes} management nodes: use 1, 3 or 5 \
@@ -205,6 +211,13 @@ impl Layout {
                  1 for --metadata-targets, --storage-services and --targets-per-service",
             ));
         }
+        if !(1..=metadata_targets.min(3)).contains(&metadata_copies) {
+            return Err(refused(format!(
+                "cannot start the cluster with {metadata_copies} copies of metadata on \
+                 {metadata_targets} metadata services: each copy needs a service of its own; use 1 \
+                 to 3 for --metadata-copies, and at least as many --metadata-targets"
+            )));
+        }
         let may_become = Shape { management_nodes, storage_services, ..before };
         let is_possible = shape == may_become
             && storage_services >= before.storage_services
@@ -212,10 +225,11 @@ impl Layout {
         if known.is_some() && !is_possible {
             return Err(refused(format!(
                 "cannot change the shape of the cluster in {}: it was created with {} metadata \
-                 targets, {} management nodes and {} storage services of {} targets; only more \
-                 --storage-services and --management-nodes can be added",
+                 targets, {} copies of metadata, {} management nodes and {} storage services of \
+                 {} targets; only more --storage-services and --management-nodes can be added",
                 self.data.display(),
                 before.metadata_targets,
+                before.metadata_copies,
                 before.management_nodes,
                 before.storage_services,
                 before.targets_per_service
@@ -275,6 +289,7 @@ mod tests {
         let wanted = |metadata, services, targets| WantedShape {
             management_nodes: None,
             metadata_targets: metadata,
+            metadata_copies: None,
             storage_services: services,
             targets_per_service: targets,
         };
@@ -282,6 +297,7 @@ mod tests {
         let expected = Shape {
             management_nodes: 1,
             metadata_targets: 1,
+            metadata_copies: 1,
             storage_services: 2,
             targets_per_service: 2,
         };
@@ -300,6 +316,23 @@ mod tests {
             let error = layout.shape(refused).unwrap_err();
             assert!(error.context().contains("was created with 1 metadata"), "{error}");
         }
+    }
+
+    #[test]
+    fn each_copy_of_metadata_needs_a_service() {
+        let parent = tempfile::tempdir().unwrap();
+        let layout = Layout::make(&parent.path().join("data")).unwrap();
+        let wanted = |services, copies| WantedShape {
+            metadata_targets: Some(services),
+            metadata_copies: Some(copies),
+            ..WantedShape::default()
+        };
+        for refused in [wanted(2, 3), wanted(4, 4), wanted(2, 0)] {
+            let error = layout.shape(refused).unwrap_err();
+            assert!(error.context().contains("--metadata-copies"), "{error}");
+        }
+        assert_eq!(layout.shape(wanted(2, 2)).unwrap().metadata_copies, 2);
+        assert_eq!(layout.shape(WantedShape::default()).unwrap().metadata_copies, 2);
     }
 
     #[test]

@@ -57,7 +57,7 @@ impl Plan {
     pub(super) fn targets(&self, kind: &str, name: &str) -> Vec<PathBuf> {
         let count = match kind {
             "management" => 0,
-            "metadata" => 1,
+            "metadata" => self.shape.metadata_copies,
             _ => self.shape.targets_per_service,
         };
         let directory = self.layout.service(name);

@@ -25,14 +25,21 @@ struct Needs {
 
 impl Needs {
     fn of(shape: &Shape) -> Self {
-        let Shape { management_nodes, metadata_targets, storage_services, targets_per_service } =
-            *shape;
+        let Shape {
+            management_nodes,
+            metadata_targets,
+            metadata_copies,
+            storage_services,
+            targets_per_service,
+        } = *shape;
+        let metadata_target_count = u64::from(metadata_targets) * u64::from(metadata_copies);
         let (metadata, storage) = (u64::from(metadata_targets), u64::from(storage_services));
         let storage_targets = storage * u64::from(targets_per_service);
         let services = u64::from(management_nodes) + metadata + storage;
         Self {
             services,
-            disk: metadata * DISK_OF_METADATA_TARGET + storage_targets * DISK_OF_STORAGE_TARGET,
+            disk: metadata_target_count * DISK_OF_METADATA_TARGET
+                + storage_targets * DISK_OF_STORAGE_TARGET,
             memory: services * MEMORY_OF_SERVICE,
         }
     }

@@ -11,14 +11,19 @@ pub(crate) struct Shape {
     /// Number of management nodes. Clusters of earlier versions have one.
     #[serde(default = "one")]
     pub(crate) management_nodes: u16,
-    /// Number of metadata services. Each has one target.
+    /// Number of metadata services. Each has one target for each copy of metadata.
     pub(crate) metadata_targets: u16,
+    /// Number of targets in each metadata group.
+    #[serde(default = "one")]
+    pub(crate) metadata_copies: u16,
     /// Number of storage services.
     pub(crate) storage_services: u16,
     /// Number of storage targets of each storage service.
     pub(crate) targets_per_service: u16,
 }
 
+/// The number of management nodes and of copies in clusters that were created before these could be
+/// chosen.
 fn one() -> u16 {
     1
 }
@@ -28,6 +33,7 @@ impl Default for Shape {
         Self {
             management_nodes: 1,
             metadata_targets: 2,
+            metadata_copies: 1,
             storage_services: 2,
             targets_per_service: 4,
         }
@@ -49,6 +55,19 @@ impl Shape {
             |(kind, count)| (1..=count).map(move |number| (kind, format!("{kind}-{number}")));
         kinds.into_iter().flat_map(names_of)
     }
+
+    /// Returns the metadata groups: for each, the name of the service and the number of the target
+    /// of each member. The first one is the primary. The members of a group lie on different
+    /// services, and each service has one primary.
+    pub(crate) fn metadata_groups(&self) -> Vec<Vec<(String, u16)>> {
+        let services = self.metadata_targets;
+        let member = |first: u16, copy: u16| {
+            let service = (first + copy) % services + 1;
+            (format!("metadata-{service}"), copy + 1)
+        };
+        let group = |first| (0..self.metadata_copies).map(|copy| member(first, copy)).collect();
+        (0..services).map(group).collect()
+    }
 }
 
 /// The numbers that the command line requests. `None` means the number of the existing cluster, or
@@ -57,6 +76,35 @@ impl Shape {
 pub(crate) struct WantedShape {
     pub(crate) management_nodes: Option<u16>,
     pub(crate) metadata_targets: Option<u16>,
+    pub(crate) metadata_copies: Option<u16>,
     pub(crate) storage_services: Option<u16>,
     pub(crate) targets_per_service: Option<u16>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn members_of_a_group_lie_on_different_services() {
+        for (metadata_targets, metadata_copies) in [(2, 2), (3, 2), (3, 3), (5, 3), (1, 1)] {
+            let shape = Shape { metadata_targets, metadata_copies, ..Shape::default() };
+            let groups = shape.metadata_groups();
+            assert_eq!(groups.len(), usize::from(metadata_targets));
+            let mut all: Vec<_> = groups.iter().flatten().collect();
+            all.sort();
+            all.dedup();
+            assert_eq!(
+                all.len(),
+                usize::from(metadata_targets * metadata_copies),
+                "no target twice"
+            );
+            for group in &groups {
+                let mut services: Vec<_> = group.iter().map(|(service, _)| service).collect();
+                services.sort();
+                services.dedup();
+                assert_eq!(services.len(), usize::from(metadata_copies), "{group:?}");
+            }
+        }
+    }
 }

@@ -15,9 +15,9 @@ use crate::program::program;
 use skep_service::listen::ADDRESS_FILE;
 use skep_store::identity::{is_initialised, read_identity};
 use skep_types::map::Reachability;
-use skep_types::{Error, ErrorCode, NodeKind, Result};
+use skep_types::{ClusterMap, Error, ErrorCode, NodeKind, Result};
 use skep_wire::consensus::AddMember;
-use skep_wire::management::Format;
+use skep_wire::management::{ChangeSetting, CreateGroup, Format};
 use std::cell::Cell;
 use std::path::Path;
 use std::rc::Rc;
@@ -75,6 +75,7 @@ impl Supervisor {
         let started = skep_env::now();
         self.await_former().await;
         self.start_management().await?;
+        self.set_copies().await?;
         let services: Vec<_> = self.plan.shape.services().collect();
         for (kind, name) in &services {
             self.initialise(
@@ -275,11 +276,46 @@ impl Supervisor {
         Error::new(ErrorCode::TimedOut, what)
     }
 
+    /// Makes new metadata targets wait for a group, if a group has several.
+    async fn set_copies(&self) -> Result<()> {
+        let copies = self.plan.shape.metadata_copies;
+        if copies > 1 {
+            let (name, value) = ("metadata-copies".to_owned(), u64::from(copies));
+            self.access()?.ask(&ChangeSetting { name, value, is_dry_run: false }).await?;
+        }
+        Ok(())
+    }
+
+    /// Creates the metadata groups of a new cluster, if a group has several targets. A repetition
+    /// changes nothing.
+    async fn create_groups(&self, access: &Access, map: &ClusterMap) -> Result<()> {
+        if self.plan.shape.metadata_copies == 1 {
+            return Ok(());
+        }
+        for group in self.plan.shape.metadata_groups() {
+            let mut targets = Vec::new();
+            for (service, number) in group {
+                let path = self.plan.layout.service(&service).join(format!("t{number}"));
+                let path = path.display().to_string();
+                let target = map.targets.iter().find(|target| target.path == path);
+                let missing = || {
+                    let what = format!("cannot create the metadata groups: {path} has no id");
+                    Error::new(ErrorCode::NotFound, what)
+                };
+                targets.push(target.ok_or_else(missing)?.id);
+            }
+            access.ask(&CreateGroup { targets }).await?;
+        }
+        Ok(())
+    }
+
     /// Waits until all services and targets have registered. Formats the cluster if it is new.
     async fn await_registered(&self, access: &Access) -> Result<()> {
-        let Shape { metadata_targets, storage_services, targets_per_service, .. } = self.plan.shape;
+        let Shape {
+            metadata_targets, metadata_copies, storage_services, targets_per_service, ..
+        } = self.plan.shape;
         let wanted = [
-            (NodeKind::Metadata, metadata_targets, metadata_targets),
+            (NodeKind::Metadata, metadata_targets, metadata_targets * metadata_copies),
             (NodeKind::Storage, storage_services, storage_services * targets_per_service),
         ];
         let deadline = skep_env::now() + START_PATIENCE;
@@ -297,6 +333,7 @@ impl Supervisor {
                 return Ok(());
             }
             if all_there {
+                self.create_groups(access, &map).await?;
                 access.ask(&Format {}).await?;
                 return Ok(());
             }

@@ -2,6 +2,8 @@
 //! them.
 
 mod add_member;
+mod ask_take_over;
+mod change_group;
 mod change_setting;
 mod confirm_log_level;
 mod create_group;
@@ -145,6 +147,8 @@ async fn dispatch_short(authority: &Rc<Authority>, incoming: &Incoming, outbox: 
             change(context, handle).await;
         }
         messages::CreateGroup::ID => change(context, create_group::handle).await,
+        messages::ChangeGroup::ID => change(context, change_group::handle).await,
+        messages::AskTakeOver::ID => change(context, ask_take_over::handle).await,
         messages::Format::ID => change(context, format::handle).await,
         messages::SetPolicy::ID => change(context, set_policy::handle).await,
         messages::ChangeSetting::ID => change(context, change_setting::handle).await,

@@ -21,27 +21,44 @@ pub(super) struct RestoredMarks {
 }
 
 impl RestoredMarks {
-    /// Reads the marks of a directory, and makes its target act on them before its first event.
-    pub(super) fn apply<E: Engine>(
-        directory: &Path,
-        target: &mut MetadataTarget<E>,
-    ) -> Result<Self> {
-        let is_restored = restored::has(directory, RESTORED_MARK)?;
-        if is_restored {
-            restored::mark(directory, REMOVAL_OFF_MARK)?;
+    /// Reads the marks of a directory.
+    ///
+    /// # Errors
+    /// Errors of the file system, with the path.
+    pub(super) fn read(directory: &Path) -> Result<Self> {
+        Ok(Self {
+            directory: directory.to_owned(),
+            is_restored: Cell::new(restored::has(directory, RESTORED_MARK)?),
+            is_removal_off: Cell::new(restored::has(directory, REMOVAL_OFF_MARK)?),
+        })
+    }
+
+    /// Makes a primary act on the marks before its first event.
+    pub(super) fn apply<E: Engine>(&self, target: &mut MetadataTarget<E>) -> Result<()> {
+        if self.is_restored.get() {
+            restored::mark(&self.directory, REMOVAL_OFF_MARK)?;
+            self.is_removal_off.set(true);
             target.continue_above_copy();
             tracing::warn!(
                 "{} was put back from a copy: the numbers of new inodes continue above all that \
                  were assigned since, and storage removes no chunk file without an inode until \
                  `skep target restored --allow-removal` permits it",
-                directory.display()
+                self.directory.display()
             );
         }
-        Ok(Self {
-            directory: directory.to_owned(),
-            is_restored: Cell::new(is_restored),
-            is_removal_off: Cell::new(restored::has(directory, REMOVAL_OFF_MARK)?),
-        })
+        Ok(())
+    }
+
+    /// Removes the mark `restored` of a member that has all records of its group. Such a member
+    /// continues with the numbers of the group.
+    ///
+    /// # Errors
+    /// Errors of the file system, with the path.
+    pub(super) fn forget_copy(&self) -> Result<()> {
+        if self.is_restored.replace(false) {
+            restored::unmark(&self.directory, RESTORED_MARK)?;
+        }
+        Ok(())
     }
 
     /// Whether storage must not remove chunk files without an inode.

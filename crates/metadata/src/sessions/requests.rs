@@ -23,6 +23,7 @@ use skep_types::codec::Codec;
 use skep_types::{Error, ErrorCode, Result, SessionId};
 use skep_wire::file_locks::{EndWait, WaitLock};
 use skep_wire::frame::Header;
+use skep_wire::log_shipping::AskGroup;
 use skep_wire::metadata::{
     AskDecision, AskOutcome, CloseSession, CompareSlots, Decide, KeepAlive, ListSessions,
     ListTransactions, OpenSession, ResolveTransaction,
@@ -52,6 +53,7 @@ impl<E: Engine> MetadataTarget<E> {
         match self.admit(&header, &body) {
             Err(error) => self.refuse(connection, header, error),
             Ok(()) => match header.message {
+                AskGroup::ID => self.report_group(connection, header),
                 KeepAlive::ID => match KeepAlive::from_bytes(&body) {
                     Ok(KeepAlive { lease_ms }) => {
                         let reply = self.keep_alive(header.session, lease_ms);

@@ -4,7 +4,8 @@
 //! A pure state machine with the events and actions of [`crate::target::MetadataTarget`]. The
 //! backup keeps the records above its store and nothing else: sessions, slots, opens, locks and
 //! transactions are keys in its store or in these records, and a new primary reads them there
-//! ([`Backup::into_stopped`]). Does not decide who is the primary, and does not run operations.
+//! ([`Backup::into_stopped`]). Does not decide who is the primary and when it is silent
+//! ([`super::silence`]), and does not run operations.
 //!
 //! # Comparison
 //! In a new epoch, records above the store may come from an earlier primary. The backup reports as
@@ -12,29 +13,38 @@
 //! this epoch. If one record is equal in both logs, all records before it are equal too, because
 //! one primary makes all records of an epoch and appends each after the same earlier records.
 //!
+//! # Members that may lack records
+//! A member whose host has lost power may have fewer records than it has confirmed. It does not
+//! take over until it has every record that the primary had when it sent its first request of the
+//! present epoch to this process. A change that was acknowledged later has waited for this member.
+//!
+//! The same holds for a member whose group has skipped epochs, because management was put back from
+//! a copy: another member may have been the primary since.
+//!
 //! # Invariants
 //! - stored <= matched <= last record. The store has safe records that this member has synced.
 //! - The backup removes only records after `matched`, and only while no sync is running: the end of
 //!   a sync would otherwise count for other records with the same numbers.
 //! - `synced` is the member's own progress, never the primary's.
 
+use super::own_group::OwnGroup;
 use super::record_window::{RecordWindow, record_bytes};
+use super::silence::Silence;
+use super::sync_waits::{SyncWait, SyncWaits};
 use super::{following, preceding};
 use crate::engine::{Engine, Mutations};
-use crate::limits::{AWAIT_SYNC, LONGEST_WAIT, Limits, MAX_BACKUP_BYTES, MAX_SYNC_WAITS};
+use crate::limits::{LONGEST_WAIT, Limits, MAX_BACKUP_BYTES};
 use crate::target::{Action, CheckpointTrigger, Event, Start, SyncTimer};
 use crate::tx::operation::ConnectionId;
+use skep_cluster::groups::has_skipped;
 use skep_format::log::Record;
 use skep_format::metadata::{Batch, Key, decode_value};
 use skep_types::codec::Codec;
-use skep_types::{
-    ClusterMap, Epoch, Error, ErrorCode, GroupId, Lsn, MemberState, Result, TargetId,
-};
+use skep_types::{ClusterMap, Epoch, Error, ErrorCode, Lsn, Result};
 use skep_wire::Request;
 use skep_wire::frame::Header;
 use skep_wire::log_shipping::{AwaitLogSync, LogHeld, ShipLog, ShippedRecord};
-use skep_wire::senders::SenderEpochs;
-use std::collections::VecDeque;
+use skep_wire::management::AskTakeOver;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -42,10 +52,7 @@ use std::time::Duration;
 #[derive(Debug)]
 pub struct Backup<E> {
     engine: E,
-    group: GroupId,
-    target: TargetId,
-    map: Arc<ClusterMap>,
-    senders: SenderEpochs,
+    own: OwnGroup,
     /// Records above the store. The record before the first one is the last one in the store.
     records: RecordWindow,
     /// Last record that a comparison in this epoch has found equal to the primary's record.
@@ -53,23 +60,18 @@ pub struct Backup<E> {
     /// Last record that is safe, as the primary has reported.
     safe: Lsn,
     sync: SyncTimer,
-    waits: VecDeque<SyncWait>,
+    waits: SyncWaits,
     checkpoints: CheckpointTrigger,
     limits: Limits,
     /// Error message for records that do not fit on the disk. `None` means that there is space.
     shortage: Option<String>,
+    silence: Silence,
+    /// Whether the host may have lost records that the member has confirmed.
+    lacks_records: bool,
+    /// Last record of the primary in its first request of this epoch to this process.
+    goal: Option<Lsn>,
     now: Duration,
     actions: Vec<Action>,
-}
-
-/// An `AwaitLogSync` without a reply.
-#[derive(Debug)]
-struct SyncWait {
-    connection: ConnectionId,
-    header: Header,
-    /// The reply waits for a sync of a later record.
-    synced: Lsn,
-    until: Duration,
 }
 
 /// The state that a backup leaves behind: a start as primary continues from it.
@@ -79,8 +81,12 @@ pub struct Stopped<E> {
     pub engine: E,
     /// The records above the store.
     pub records: Vec<Record>,
+    /// Epoch of the record before the first one, or zero if it is not known.
+    pub epoch_before: Epoch,
     /// Last record that the member has synced.
     pub synced: Lsn,
+    /// Time at which the member last received something from a primary.
+    pub received_at: Duration,
 }
 
 impl<E: Engine> Backup<E> {
@@ -99,7 +105,13 @@ impl<E: Engine> Backup<E> {
         let stored = engine.get(&key)?.map(|value| decode_value(&key, &value)).transpose()?;
         let stored: Lsn = stored.unwrap_or_default();
         let mut window = RecordWindow::after(stored);
-        for record in records.into_iter().filter(|record| record.lsn > stored) {
+        for record in records {
+            if record.lsn == stored {
+                window.set_epoch_before(record.epoch);
+            }
+            if record.lsn <= stored {
+                continue;
+            }
             if record.lsn != following(window.last()) {
                 let (found, expected) = (record.lsn, following(window.last()));
                 let what = format!("log record {found} found where record {expected} was expected");
@@ -110,18 +122,18 @@ impl<E: Engine> Backup<E> {
         let synced = start.synced.map_or(window.last(), |it| it.min(window.last()));
         Ok(Self {
             engine,
-            group: start.group,
-            target: start.target,
-            map: start.map,
-            senders: SenderEpochs::default(),
+            own: OwnGroup::new(start.group, start.target, start.map),
             sync: SyncTimer::new(synced, synced < window.last(), start.now),
             records: window,
             matched: stored,
             safe: stored,
-            waits: VecDeque::new(),
+            waits: SyncWaits::default(),
             checkpoints: CheckpointTrigger::default(),
             limits: start.limits,
             shortage: None,
+            silence: Silence::new(start.now),
+            lacks_records: false,
+            goal: None,
             now: start.now,
             actions: Vec::new(),
         })
@@ -139,6 +151,7 @@ impl<E: Engine> Backup<E> {
         events: impl IntoIterator<Item = Event>,
         now: Duration,
     ) -> Result<Vec<Action>> {
+        self.silence.begin_batch(self.now, now);
         self.now = now;
         for event in events {
             match event {
@@ -157,6 +170,7 @@ impl<E: Engine> Backup<E> {
         }
         self.store()?;
         self.end_waits();
+        self.ask_to_take_over();
         let mut actions = std::mem::take(&mut self.actions);
         if let Some(lsn) = self.sync.begin(self.records.last(), now) {
             actions.push(Action::Sync { lsn });
@@ -166,23 +180,41 @@ impl<E: Engine> Backup<E> {
 
     /// Returns the time at which the caller must send [`Event::Tick`] at the latest.
     pub fn next_tick(&self) -> Duration {
-        let waits = self.waits.iter().map(|wait| wait.until);
-        waits.chain(self.sync.next_due()).fold(self.now + LONGEST_WAIT, Duration::min)
+        let silence = self.silence.next_due(self.limits.leases.take_over_after);
+        let due = self.may_ask().then_some(silence).into_iter().chain(self.waits.next_due());
+        due.chain(self.sync.next_due()).fold(self.now + LONGEST_WAIT, Duration::min)
+    }
+
+    /// Returns the newest map.
+    pub fn map(&self) -> &Arc<ClusterMap> {
+        self.own.map()
+    }
+
+    /// Notes that the host may have lost records that this member has confirmed.
+    pub fn distrust(&mut self) {
+        self.lacks_records = true;
+    }
+
+    /// Whether the host may have lost records that this member has confirmed.
+    pub fn lacks_records(&self) -> bool {
+        self.lacks_records
     }
 
     /// Whether the newest map has this target as a member that is not the primary.
     pub fn is_backup(&self) -> bool {
-        let group = self.map.group(self.group);
-        group.is_some_and(|group| {
-            group.primary != self.target
-                && group.members.iter().any(|member| member.target == self.target)
-        })
+        self.own.is_backup()
     }
 
     /// Ends the role, and returns the store and the log records of the member.
     pub fn into_stopped(self) -> Stopped<E> {
         let records = self.records.from(Lsn::default()).cloned().collect();
-        Stopped { engine: self.engine, records, synced: self.sync.synced() }
+        Stopped {
+            engine: self.engine,
+            records,
+            epoch_before: self.records.epoch_before(),
+            synced: self.sync.synced(),
+            received_at: self.silence.received_at,
+        }
     }
 
     /// Returns the engine, for checkpoints and checkers.
@@ -217,34 +249,39 @@ impl<E: Engine> Backup<E> {
     }
 
     fn epoch(&self) -> Epoch {
-        self.map.group(self.group).map(|group| group.epoch).unwrap_or_default()
+        self.own.epoch()
     }
 
     fn set_map(&mut self, map: Arc<ClusterMap>) {
-        let before = self.epoch();
-        self.map = map;
-        if self.epoch() != before {
+        if let Some(before) = self.own.set_map(map) {
+            // Management was put back from a copy, so another member may have newer records.
+            self.lacks_records |= has_skipped(before, self.epoch());
             // The primary of the new epoch may be another one, with other records.
             self.matched = self.records.before();
+            self.goal = None;
+            self.silence.begin_epoch(self.now);
         }
     }
 
     fn on_request(&mut self, connection: ConnectionId, header: Header, body: &[u8]) -> Result<()> {
-        let reply = match self.admit(&header) {
-            Err(refusal) => Err(refusal),
-            Ok(()) if header.message == ShipLog::ID => match ShipLog::from_bytes(body) {
+        let protocol = |error: Error| Err(Error::new(ErrorCode::Protocol, error.context()));
+        if let Err(refusal) = self.own.admit(&header) {
+            self.reply(connection, header, Err(refusal));
+            return Ok(());
+        }
+        self.silence.received(self.now);
+        if header.message == ShipLog::ID {
+            let reply = match ShipLog::from_bytes(body) {
                 Ok(ship) => self.receive(ship)?,
-                Err(error) => Err(Error::new(ErrorCode::Protocol, error.context())),
-            },
-            Ok(()) => match AwaitLogSync::from_bytes(body) {
-                Ok(request) => {
-                    self.await_sync(connection, header, &request);
-                    return Ok(());
-                }
-                Err(error) => Err(Error::new(ErrorCode::Protocol, error.context())),
-            },
-        };
-        self.reply(connection, header, reply);
+                Err(error) => protocol(error),
+            };
+            self.reply(connection, header, reply);
+            return Ok(());
+        }
+        match AwaitLogSync::from_bytes(body) {
+            Ok(request) => self.await_sync(connection, header, &request),
+            Err(error) => self.reply(connection, header, protocol(error)),
+        }
         Ok(())
     }
 
@@ -253,40 +290,24 @@ impl<E: Engine> Backup<E> {
         self.actions.push(Action::Reply { connection, request, result });
     }
 
-    /// Checks that a request comes from the primary of the group, in the epoch of this member's
-    /// map. Refuses every request of a client, since only the primary serves clients.
-    fn admit(&mut self, header: &Header) -> Result<()> {
-        let stale = |what: String| Err(Error::new(ErrorCode::StaleMap, what));
-        let (own, target, epoch) = (self.group, self.target, self.epoch());
-        if ![ShipLog::ID, AwaitLogSync::ID].contains(&header.message) {
-            return stale(format!(
-                "target {target} is not the primary of group {own}: send the request to the \
-                 primary"
-            ));
-        }
-        if header.sender_group != own || header.group != own {
-            let sender = header.sender_group;
-            let what = format!("group {sender} cannot ship its log to a member of group {own}");
-            return Err(Error::new(ErrorCode::Protocol, what));
-        }
-        self.senders.check(header, &self.map)?;
-        if header.epoch != epoch || !self.serves() {
-            return stale(format!(
-                "target {target} cannot append a record of epoch {} of group {own}: its map has \
-                 epoch {epoch}",
-                header.epoch
-            ));
-        }
-        Ok(())
+    /// Whether this member may ask to take over. A primary that lacks records waits until another
+    /// member takes over.
+    fn may_ask(&self) -> bool {
+        self.own.serves() || self.lacks_records && self.own.is_primary()
     }
 
-    /// Whether this target is a serving member and not the primary.
-    fn serves(&self) -> bool {
-        let group = self.map.group(self.group);
-        let is_serving = |it: &skep_types::GroupMember| {
-            it.target == self.target && it.state == MemberState::Serving
-        };
-        self.is_backup() && group.is_some_and(|group| group.members.iter().any(is_serving))
+    /// Asks to take over if the primary has been silent for too long.
+    fn ask_to_take_over(&mut self) {
+        let after = self.limits.leases.take_over_after;
+        if !self.may_ask() || !self.silence.asks(after, self.now) {
+            return;
+        }
+        let last = self.records.last();
+        let last_epoch = self.records.last_epoch().unwrap_or(self.records.epoch_before());
+        let (group, epoch, target) = (self.own.group, self.epoch(), self.own.target);
+        let lacks_records = self.lacks_records;
+        let request = AskTakeOver { group, epoch, target, lacks_records, last_epoch, last };
+        self.actions.push(Action::AskTakeOver(request));
     }
 
     /// Compares and appends the records of a request.
@@ -306,6 +327,7 @@ impl<E: Engine> Backup<E> {
             return Ok(Err(Error::new(ErrorCode::Protocol, what)));
         }
         if let Some(ship_after) = self.differs_at(before, ship.previous_epoch) {
+            self.goal.get_or_insert(ship.last);
             return Ok(Ok(LogHeld { ship_after, is_behind: true, ..self.held() }));
         }
         self.matched = self.matched.max(before);
@@ -318,6 +340,9 @@ impl<E: Engine> Backup<E> {
             lsn = following(lsn);
         }
         self.safe = self.safe.max(safe);
+        if self.matched >= *self.goal.get_or_insert(ship.last) {
+            self.lacks_records = false;
+        }
         if ship.syncs_at_once && self.sync.synced() < self.records.last() {
             self.sync.request();
         }
@@ -330,8 +355,12 @@ impl<E: Engine> Backup<E> {
         if lsn > self.records.last() {
             return Some(self.records.last());
         }
-        // The records up to `matched` are known to be equal. The primary keeps all records that are
-        // not safe, so one that it does not have is safe, and equal in all members.
+        // The records up to `matched` are known to be equal.
+        if lsn > self.matched && epoch == Epoch::default() && !self.own.serves() {
+            return Some(self.matched);
+        }
+        // The primary keeps all records that are not safe, so one that it does not have is safe,
+        // and equal in all members that serve.
         let is_equal = lsn <= self.matched || epoch == Epoch::default();
         let own = self.records.epoch_of(lsn).filter(|_| !is_equal)?;
         let first = self.records.first_of_same_epoch(lsn);
@@ -424,25 +453,16 @@ impl<E: Engine> Backup<E> {
     }
 
     fn await_sync(&mut self, connection: ConnectionId, header: Header, request: &AwaitLogSync) {
-        let until = self.now + AWAIT_SYNC;
-        self.waits.push_back(SyncWait { connection, header, synced: request.synced, until });
-        if self.waits.len() > MAX_SYNC_WAITS
-            && let Some(oldest) = self.waits.pop_front()
-        {
-            self.reply(oldest.connection, oldest.header, Ok(self.held()));
+        let oldest = self.waits.push((connection, header), request.synced, self.now);
+        if let Some(SyncWait { connection, header, .. }) = oldest {
+            self.reply(connection, header, Ok(self.held()));
         }
     }
 
     /// Replies to the waits that have ended: by a sync, by their time, or by a new epoch.
     fn end_waits(&mut self) {
-        let (held, now) = (self.held(), self.now);
-        let has_ended = |wait: &SyncWait| {
-            held.synced > wait.synced || now >= wait.until || wait.header.epoch != held.epoch
-        };
-        let waits = std::mem::take(&mut self.waits);
-        let (ended, waiting): (VecDeque<_>, _) = waits.into_iter().partition(has_ended);
-        self.waits = waiting;
-        for wait in ended {
+        let held = self.held();
+        for wait in self.waits.take_ended(&held, self.now) {
             self.reply(wait.connection, wait.header, Ok(held));
         }
     }
@@ -461,6 +481,6 @@ impl<E: Engine> Backup<E> {
         let synced = self.sync.synced();
         assert!(stored <= synced && synced <= last, "{stored} <= synced ({synced}) <= {last}");
         assert!(stored <= self.safe, "the store has safe records only");
-        assert!(self.waits.len() <= MAX_SYNC_WAITS, "few waits");
+        self.waits.check_invariants();
     }
 }

@@ -3,6 +3,15 @@
 //!
 //! Does not own the records (`record_window`), and sends nothing itself.
 //!
+//! # Lease
+//! A link sends something every [`LEASE_RENEWAL`], so that the primary may answer
+//! ([`super::standing`]).
+//!
+//! # Members that do not serve
+//! A member that was away gets what the primary still keeps. When little is missing, the primary
+//! counts the member: replies wait for it like for a serving member. Then the primary asks
+//! management to mark the member as in sync.
+//!
 //! # Comparison
 //! At the beginning of an epoch, and after each loss, the primary does not know where the member's
 //! log agrees with its own. Then one request at a time is under way, until the member confirms that
@@ -11,10 +20,11 @@
 //! how far it had compared.
 
 use super::record_window::{RecordWindow, record_bytes};
+use super::standing::{LinkRole, Standing};
 use super::{MemberMessage, Progress, following, preceding};
 use crate::limits::{
-    AWAIT_LOST_AFTER, MEMBER_PAUSE, SAFE_NOTICE_PAUSE, SHIP_AGAIN_AFTER, SHIP_BYTES, SHIPPED_BYTES,
-    SHIPPED_RECORDS, SHIPPED_REQUESTS,
+    AWAIT_LOST_AFTER, JOIN_LAG, LEASE_RENEWAL, MEMBER_PAUSE, SAFE_NOTICE_PAUSE, SHIP_AGAIN_AFTER,
+    SHIP_BYTES, SHIPPED_BYTES, SHIPPED_RECORDS, SHIPPED_REQUESTS,
 };
 use skep_types::codec::Bytes;
 use skep_types::{Epoch, Lsn, Result};
@@ -35,6 +45,8 @@ pub(crate) struct GroupLog {
 #[derive(Debug)]
 struct UnderWay {
     number: u64,
+    first: Lsn,
+    sent: Duration,
     records: usize,
     bytes: usize,
 }
@@ -51,6 +63,7 @@ struct SyncQuestion {
 /// The primary's link to one other member.
 #[derive(Debug)]
 pub(super) struct MemberLink {
+    pub(super) standing: Standing,
     progress: Progress,
     /// Whether the member has confirmed the record before `next`, so that it appends what follows.
     is_compared: bool,
@@ -74,8 +87,9 @@ pub(super) struct MemberLink {
 impl MemberLink {
     /// Creates the link to a member at the beginning of an epoch, when the last record of the
     /// primary is `last`.
-    pub(super) fn new(last: Lsn) -> Self {
+    pub(super) fn new(last: Lsn, role: LinkRole) -> Self {
         Self {
+            standing: Standing::new(role),
             progress: Progress::default(),
             is_compared: false,
             next: following(last),
@@ -102,15 +116,18 @@ impl MemberLink {
         let ((number, result), (epoch, window)) = (reply, log);
         let awaited = self.awaiting.take_if(|it| it.number == number);
         let was_awaited = awaited.is_some();
-        self.under_way.retain(|it| it.number != number);
+        let at = self.under_way.iter().position(|it| it.number == number);
+        let shipped = at.map(|at| self.under_way.remove(at));
         let is_current = was_awaited || number >= self.resumed_at;
         let Some(held) = result.as_ref().ok().filter(|held| held.epoch == epoch) else {
             if is_current {
-                self.paused_until = now + MEMBER_PAUSE;
+                self.paused_until = now + self.standing.pause();
                 self.resume(next_number);
             }
             return None;
         };
+        let sent = awaited.as_ref().map(|it| it.sent).or(shipped.as_ref().map(|it| it.sent));
+        self.standing.acknowledge(sent);
         if !was_awaited {
             // Replies to waits arrive all the time, also if the records under way are lost.
             self.replied_at = now;
@@ -125,6 +142,12 @@ impl MemberLink {
             self.resume(next_number);
         } else if !was_awaited && is_current {
             if held.is_behind {
+                let before = window.before();
+                let is_first = shipped.is_some_and(|it| it.first <= following(before));
+                if held.ship_after < before && is_first {
+                    self.standing.needs_copy = true;
+                    self.paused_until = now + self.standing.pause();
+                }
                 if held.ship_after < self.progress.appended {
                     // The reply is old, or the member has lost records that it had confirmed. Then
                     // it stays behind until the next epoch, and gets a request now and then.
@@ -137,6 +160,7 @@ impl MemberLink {
                 self.is_compared = self.next == following(self.progress.appended);
             } else {
                 self.is_compared = true;
+                self.standing.confirm();
                 self.next = self.next.max(following(self.progress.appended));
             }
         }
@@ -177,14 +201,27 @@ impl MemberLink {
         requests
     }
 
+    pub(super) fn progress(&self) -> Progress {
+        self.progress
+    }
+
+    /// Whether little is missing to the member.
+    pub(super) fn is_close_to(&self, last: Lsn) -> bool {
+        let lag = last.raw().saturating_sub(self.progress.appended.raw());
+        self.is_compared && lag <= JOIN_LAG
+    }
+
     /// Returns the time at which [`Self::requests`] has something to send even if no event arrives.
     pub(super) fn next_due(&self, safe: Lsn) -> Option<Duration> {
         let resent = (!self.under_way.is_empty()).then_some(self.replied_at + SHIP_AGAIN_AFTER);
         let is_idle = self.under_way.is_empty() && self.is_compared && self.sent_safe < safe;
         let noticed = is_idle.then_some(self.sent_at + SAFE_NOTICE_PAUSE);
+        let is_quiet = self.under_way.is_empty() && self.is_compared;
+        let renewed = is_quiet.then_some(self.sent_at + LEASE_RENEWAL);
         let awaited = self.awaiting.as_ref().map(|it| it.sent + AWAIT_LOST_AFTER);
         let begun = (self.under_way.is_empty() && !self.is_compared).then_some(self.paused_until);
-        let due = resent.into_iter().chain(noticed).chain(awaited).chain(begun).min()?;
+        let due =
+            resent.into_iter().chain(noticed).chain(renewed).chain(awaited).chain(begun).min()?;
         Some(due.max(self.paused_until))
     }
 
@@ -214,7 +251,8 @@ impl MemberLink {
     fn has_cause(&self, log: &GroupLog, window: &RecordWindow, now: Duration) -> bool {
         let asks = !self.is_compared && self.under_way.is_empty();
         let reports = self.sent_safe < log.safe && now >= self.sent_at + SAFE_NOTICE_PAUSE;
-        self.next <= window.last() || asks || reports || self.needs_sync(log)
+        let renews = now >= self.sent_at + LEASE_RENEWAL;
+        self.next <= window.last() || asks || reports || renews || self.needs_sync(log)
     }
 
     fn needs_sync(&self, log: &GroupLog) -> bool {
@@ -230,7 +268,7 @@ impl MemberLink {
     ) -> ShipLog {
         let first = self.next;
         let (mut records, mut bytes) = (Vec::new(), 0);
-        for record in window.from(first) {
+        for record in window.from(first).take_while(|_| !self.standing.needs_copy) {
             let size = record_bytes(record);
             let is_full = bytes + size > SHIP_BYTES || records.len() >= SHIPPED_RECORDS;
             if is_full && !records.is_empty() {
@@ -249,12 +287,14 @@ impl MemberLink {
         if self.under_way.is_empty() {
             self.replied_at = now;
         }
-        self.under_way.push(UnderWay { number, records: records.len(), bytes });
+        self.under_way.push(UnderWay { number, first, sent: now, records: records.len(), bytes });
+        self.standing.request_sent(now);
         (self.sent_at, self.sent_safe) = (now, log.safe);
         ShipLog {
             epoch: log.epoch,
             first,
-            previous_epoch: window.epoch_of(preceding(first)).unwrap_or_default(),
+            previous_epoch: window.epoch_of_previous(first),
+            last: window.last(),
             records,
             held: log.held,
             safe: log.safe,

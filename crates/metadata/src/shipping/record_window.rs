@@ -17,6 +17,8 @@ use std::collections::VecDeque;
 pub(crate) struct RecordWindow {
     /// Number of the record before the first one.
     before: Lsn,
+    /// Epoch of the record `before`. Zero means that it is not known.
+    before_epoch: Epoch,
     records: VecDeque<Record>,
     bytes: usize,
 }
@@ -37,6 +39,16 @@ impl RecordWindow {
         self.before
     }
 
+    /// Notes the epoch of the record before the first one.
+    pub(crate) fn set_epoch_before(&mut self, epoch: Epoch) {
+        self.before_epoch = epoch;
+    }
+
+    /// Returns the epoch of the record before the first one, or zero if it is not known.
+    pub(crate) fn epoch_before(&self) -> Epoch {
+        self.before_epoch
+    }
+
     /// Returns the number of the last record, or [`Self::before`] if the window is empty.
     pub(crate) fn last(&self) -> Lsn {
         Lsn::new(self.before.raw() + self.records.len() as u64)
@@ -50,6 +62,15 @@ impl RecordWindow {
     /// Returns the epoch of a record. `None` means that the window does not have the record.
     pub(crate) fn epoch_of(&self, lsn: Lsn) -> Option<Epoch> {
         self.get(lsn).map(|record| record.epoch)
+    }
+
+    /// Returns the epoch of the record before `lsn`, or zero if it is not known.
+    pub(crate) fn epoch_of_previous(&self, lsn: Lsn) -> Epoch {
+        let previous = preceding(lsn);
+        if previous == self.before {
+            return self.before_epoch;
+        }
+        self.epoch_of(previous).unwrap_or_default()
     }
 
     /// Returns the epoch of the last record. `None` means that the window is empty.
@@ -88,8 +109,29 @@ impl RecordWindow {
         let count = usize::try_from(count).unwrap_or(usize::MAX).min(self.records.len());
         let taken: Vec<_> = self.records.drain(..count).collect();
         self.bytes -= taken.iter().map(record_bytes).sum::<usize>();
-        self.before = self.before.max(last);
+        if last > self.before {
+            let is_last = |record: &&Record| record.lsn == last;
+            let epoch = taken.last().filter(is_last).map(|record| record.epoch);
+            (self.before, self.before_epoch) = (last, epoch.unwrap_or_default());
+        }
         taken
+    }
+
+    /// Removes the oldest records, up to `last` at most, until the window has at most `most` bytes.
+    pub(crate) fn trim(&mut self, last: Lsn, most: usize) {
+        if most == 0 {
+            self.take_up_to(last);
+            return;
+        }
+        let (mut bytes, mut removed) = (self.bytes, self.before);
+        for record in self.records.iter().take_while(|record| record.lsn <= last) {
+            if bytes <= most {
+                break;
+            }
+            bytes -= record_bytes(record);
+            removed = record.lsn;
+        }
+        self.take_up_to(removed);
     }
 
     /// Removes the records after `last`.
@@ -149,5 +191,31 @@ mod tests {
         assert_eq!((window.before(), window.last(), window.bytes()), (Lsn::new(9), Lsn::new(9), 0));
         window.push(record(10, 3));
         assert_eq!(numbers(&window), [10]);
+    }
+
+    #[test]
+    fn trimmed_window_keeps_the_newest_bytes() {
+        let bytes = RECORD_HEADER_BYTES + 10;
+        let kept = |last, most| {
+            let mut window = window();
+            window.trim(Lsn::new(last), most);
+            numbers(&window)
+        };
+        assert_eq!(kept(8, 2 * bytes), [7, 8]);
+        assert_eq!(kept(5, 2 * bytes), [6, 7, 8], "later records are not safe");
+        assert_eq!(kept(8, 10 * bytes), [5, 6, 7, 8]);
+        assert_eq!(kept(6, 0), [7, 8]);
+    }
+
+    #[test]
+    fn epoch_before_the_window_is_kept_if_known() {
+        let mut window = window();
+        assert_eq!(window.epoch_before(), Epoch::default());
+        window.take_up_to(Lsn::new(7));
+        assert_eq!(window.epoch_before(), Epoch::new(3));
+        window.take_up_to(Lsn::new(6));
+        assert_eq!(window.epoch_before(), Epoch::new(3), "nothing was removed");
+        window.take_up_to(Lsn::new(9));
+        assert_eq!(window.epoch_before(), Epoch::default(), "record 9 was never here");
     }
 }

@@ -1,6 +1,7 @@
 //! A primary's shipper and a backup over a simulated network and disk.
 
 mod backup;
+mod members;
 mod network;
 
 use super::Progress;
@@ -11,7 +12,7 @@ use super::shipper::Shipper;
 use super::{MemberMessage, MemberRequest};
 use crate::engine::Engine;
 use crate::engine::memory::MemoryEngine;
-use crate::limits::Limits;
+use crate::limits::{LeaseTimes, Limits};
 use crate::target::{Action, Event, Start, SyncPolicy};
 use skep_format::log::Record;
 use skep_format::metadata::{Batch, Key, Mutation};
@@ -23,6 +24,7 @@ use skep_types::{
 use skep_wire::Request;
 use skep_wire::frame::Header;
 use skep_wire::log_shipping::{AwaitLogSync, LogHeld, ShipLog};
+use skep_wire::management::AskTakeOver;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -56,6 +58,8 @@ struct Member {
     /// Sync that has begun.
     syncing: Option<Lsn>,
     replies: Vec<(u64, Result<LogHeld>)>,
+    /// Requests to take over.
+    asked: Vec<AskTakeOver>,
     epoch: u64,
 }
 
@@ -73,7 +77,7 @@ impl Member {
             wall: Timestamp::default(),
         };
         let backup = Backup::open(engine, log.clone(), start).unwrap();
-        Self { backup, log, syncing: None, replies: Vec::new(), epoch }
+        Self { backup, log, syncing: None, replies: Vec::new(), asked: Vec::new(), epoch }
     }
 
     fn begin(epoch: u64) -> Self {
@@ -116,6 +120,7 @@ impl Member {
                 Action::Checkpoint { lsn } => {
                     self.backup.handle([Event::Checkpointed { lsn }], now).unwrap();
                 }
+                Action::AskTakeOver(request) => self.asked.push(request),
                 other => panic!("a backup does not ask for {other:?}"),
             }
         }

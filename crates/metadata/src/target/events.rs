@@ -2,9 +2,11 @@
 
 use crate::shipping::MemberRequest;
 use crate::tx::operation::{CallId, ConnectionId, OutgoingCall};
+use skep_types::group_change::GroupChange;
 use skep_types::{ClusterMap, Epoch, Lsn, NodeId, Result, TargetId};
 use skep_wire::frame::Header;
 use skep_wire::log_shipping::LogHeld;
+use skep_wire::management::AskTakeOver;
 use std::sync::Arc;
 
 /// An input of the state machine.
@@ -113,6 +115,13 @@ pub enum Action {
         /// Keep the client if management receives its heartbeats.
         unless_heard: bool,
     },
+    /// Ask management once for a change of the group: a member that does not follow is dropped, or
+    /// a member that has all records is marked as in sync. The target repeats this action until
+    /// [`Event::Map`] brings a map with another epoch.
+    ChangeGroup(GroupChange),
+    /// Ask management once to make this member the primary. Only a backup does this, and repeats it
+    /// until [`Event::Map`] brings a map with another epoch.
+    AskTakeOver(AskTakeOver),
     /// Make the present state of the engine durable, then report [`Event::Checkpointed`].
     Checkpoint {
         /// Last record that is in the engine.

@@ -66,6 +66,8 @@ pub(crate) struct SyncGates {
     until_held: BTreeMap<Lsn, Vec<(ReplyGate, PendingReply)>>,
     until_safe: BTreeMap<Lsn, Vec<PendingReply>>,
     calls: BTreeMap<Lsn, Vec<PendingCall>>,
+    /// Replies that wait for nothing but the lease of the primary.
+    until_lease: Vec<PendingReply>,
 }
 
 impl SyncGates {
@@ -86,6 +88,7 @@ impl SyncGates {
             until_held: BTreeMap::new(),
             until_safe: BTreeMap::new(),
             calls: BTreeMap::new(),
+            until_lease: Vec::new(),
         }
     }
 
@@ -195,6 +198,19 @@ impl SyncGates {
             return Some(reply);
         }
         None
+    }
+
+    /// Returns the replies that leave now: none while the primary may not answer.
+    pub(crate) fn pass_lease(
+        &mut self,
+        may_answer: bool,
+        replies: Vec<PendingReply>,
+    ) -> Vec<PendingReply> {
+        if may_answer && self.until_lease.is_empty() {
+            return replies;
+        }
+        self.until_lease.extend(replies);
+        if may_answer { std::mem::take(&mut self.until_lease) } else { Vec::new() }
     }
 
     /// Holds a call back until record `after` is safe.

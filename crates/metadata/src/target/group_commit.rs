@@ -81,9 +81,12 @@ impl<E: Engine> MetadataTarget<E> {
         let gates = &mut self.gates;
         let replies = batch.replies.into_iter().filter_map(|(gate, it)| gates.pass(gate, it));
         let replies: Vec<_> = replies.collect();
+        let may_answer = self.may_answer();
+        let replies = self.gates.pass_lease(may_answer, replies);
         let mut actions = batch.records;
-        let requests = self.shipper.requests(&gates.group_log(), self.shared.now);
+        let requests = self.shipper.requests(&self.gates.group_log(), self.shared.now);
         actions.extend(requests.into_iter().map(Action::SendToMember));
+        actions.extend(self.group_changes().into_iter().map(Action::ChangeGroup));
         actions.extend(batch.actions);
         actions.extend(replies.into_iter().map(|reply| {
             let PendingReply { connection, request, result } = reply;

@@ -9,9 +9,9 @@ use super::watermarks::{Watermarks, other_serving};
 use crate::background::Background;
 use crate::engine::Engine;
 use crate::sessions::table::Sessions;
-use crate::shipping::Progress;
 use crate::shipping::record_window::RecordWindow;
 use crate::shipping::shipper::Shipper;
+use crate::shipping::{Progress, preceding};
 use crate::target::MetadataTarget;
 use crate::tx::shared::Shared;
 use crate::tx::table::Table;
@@ -37,8 +37,7 @@ impl<E: Engine> MetadataTarget<E> {
         let stored = table.get_safe::<Lsn>(&Key::Applied.to_bytes())?.unwrap_or_default();
         // Without other members, all that is synced here is safe.
         let are_safe = others.is_empty() && start.synced.is_none();
-        let mut window = RecordWindow::after(stored);
-        let last = replay(&mut table, &mut window, records, are_safe)?;
+        let (window, last) = replay(&mut table, stored, records, are_safe)?;
         let reserved = table.get_decoded::<u64>(&Key::NumbersReserved.to_bytes())?;
         let fence = table.get_decoded::<MapVersion>(&Key::Fence.to_bytes())?;
         let synced = start.synced.map_or(last, |it| it.min(last));
@@ -70,6 +69,7 @@ impl<E: Engine> MetadataTarget<E> {
         target.load_sharing()?;
         target.load_starts()?;
         target.set_map(start.map)?;
+        target.shipper.release(target.gates.safe());
         Ok(target)
     }
 
@@ -92,21 +92,20 @@ impl<E: Engine> MetadataTarget<E> {
     }
 }
 
-/// Applies the log records that the engine does not have. Safe records go to the engine. All others
-/// go to a layer above the engine, and to `window`, which is empty before. Returns the number of
-/// the last record.
+/// Applies the log records after `stored`, which the engine does not have: to the engine if they
+/// are safe, or else to a layer above it. Returns all records, for members that may lack them, and
+/// the number of the last record.
 fn replay<E: Engine>(
     table: &mut Table<E>,
-    window: &mut RecordWindow,
+    stored: Lsn,
     records: impl IntoIterator<Item = Record>,
     are_safe: bool,
-) -> Result<Lsn> {
-    let applied = window.before();
-    let mut last = applied;
+) -> Result<(RecordWindow, Lsn)> {
+    let mut window = RecordWindow::after(stored);
     let mut previous: Option<Lsn> = None;
     for record in records {
         let lsn = record.lsn;
-        let expected = previous.map_or(applied.raw() + 1, |it| it.raw() + 1);
+        let expected = previous.map_or(stored.raw() + 1, |it| it.raw() + 1);
         let follows =
             if previous.is_none() { lsn.raw() <= expected } else { lsn.raw() == expected };
         if !follows {
@@ -118,18 +117,23 @@ fn replay<E: Engine>(
                 ),
             ));
         }
-        // A restart on a full disk must not write records again that the engine already has.
-        if lsn > applied {
-            table.replay(lsn, &record.payload, are_safe)?;
-            window.push(record);
+        if previous.is_none() {
+            window = RecordWindow::after(preceding(lsn));
         }
+        // A restart on a full disk must not write records again that the engine already has.
+        if lsn > stored {
+            table.replay(lsn, &record.payload, are_safe)?;
+        }
+        window.push(record);
         previous = Some(lsn);
-        last = last.max(lsn);
+    }
+    let last = window.last().max(stored);
+    if window.last() < stored {
+        // The log ends before the store: its last segments were synced with the store only.
+        window = RecordWindow::after(stored);
     }
     if !are_safe {
         table.begin_sync(last);
-    } else {
-        window.take_up_to(last);
     }
-    Ok(last)
+    Ok((window, last))
 }

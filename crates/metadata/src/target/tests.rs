@@ -202,7 +202,8 @@ impl Story {
                     self.evicted.push((client, unless_heard));
                 }
                 Action::Checkpoint { lsn } => next.push(Event::Checkpointed { lsn }),
-                Action::SendToMember(_) => {}
+                Action::SendToMember(_) | Action::ChangeGroup(_) => {}
+                Action::AskTakeOver(request) => panic!("a primary does not ask for {request:?}"),
                 Action::Truncate { after } => panic!("a primary removes no record after {after}"),
             }
         }

@@ -21,6 +21,13 @@ pub(super) fn other_serving(map: &ClusterMap, group: GroupId, target: TargetId) 
     serving.map(|it| it.target).collect()
 }
 
+/// Returns the members of a group besides `target` that do not serve.
+pub(super) fn absent(map: &ClusterMap, group: GroupId, target: TargetId) -> Vec<TargetId> {
+    let members = map.group(group).into_iter().flat_map(|group| &group.members);
+    let absent = members.filter(|it| it.state != MemberState::Serving && it.target != target);
+    absent.map(|it| it.target).collect()
+}
+
 /// The progress of the group.
 #[derive(Debug)]
 pub(crate) struct Watermarks {

@@ -375,6 +375,11 @@ impl ServingNode {
             let problem = format!("target {target} ended although the service runs");
             return Err(Error::new(ErrorCode::Io, problem));
         };
+        // A target whose role in its group has changed is opened again in the new role.
+        if error.code() == ErrorCode::Deposed {
+            self.unserved.borrow_mut().push(UnservedTarget::to_reopen(&ended.path, &error));
+            return Ok(());
+        }
         if running.is_empty() && self.waiting.borrow().iter().all(Option::is_none) {
             return Err(error);
         }

@@ -52,6 +52,14 @@ impl UnservedTarget {
         Self { path: path.to_owned(), problem: error.context().to_owned(), pause, retry_at }
     }
 
+    /// Creates the entry of a target whose role in its group has changed, so that its thread has
+    /// ended. The node opens it again at once.
+    pub(super) fn to_reopen(path: &Path, reason: &Error) -> Self {
+        tracing::warn!("this node opens {} again: {reason}", path.display());
+        let problem = reason.context().to_owned();
+        Self { path: path.to_owned(), problem, pause: FIRST_PAUSE, retry_at: skep_env::now() }
+    }
+
     /// Returns the reason why the target is not served.
     pub(super) fn problem(&self) -> &str {
         &self.problem

@@ -1,18 +1,23 @@
 //! Verbs of `skep group`.
 
+mod change;
 mod create;
 mod list;
+mod status;
 
 use crate::cmd::done;
 use clap::Subcommand;
 use skep_types::Result;
 use std::process::ExitCode;
 
-/// List and create groups, the sets of targets that hold the same data
+/// List, create and change groups, the sets of targets that hold the same data
 #[derive(Debug, Subcommand)]
 pub(crate) enum GroupVerb {
     List(list::ListArgs),
+    Status(status::StatusArgs),
     Create(create::CreateArgs),
+    Drop(change::DropArgs),
+    Move(change::MoveArgs),
 }
 
 impl GroupVerb {
@@ -20,7 +25,10 @@ impl GroupVerb {
     pub(super) fn run(self) -> Result<ExitCode> {
         match self {
             Self::List(args) => done(list::run(args)),
+            Self::Status(args) => done(status::run(args)),
             Self::Create(args) => done(create::run(args)),
+            Self::Drop(args) => done(change::drop_member(args)),
+            Self::Move(args) => done(change::move_primary(args)),
         }
     }
 }

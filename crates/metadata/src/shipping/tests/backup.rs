@@ -18,6 +18,7 @@ fn ship(numbers: std::ops::Range<u64>, previous_epoch: u64, safe: u64) -> ShipLo
         epoch: Epoch::new(3),
         first,
         previous_epoch: Epoch::new(previous_epoch),
+        last: Lsn::default(),
         records: numbers.map(|lsn| shipped(record(lsn, 3))).collect(),
         held: Lsn::new(safe),
         safe: Lsn::new(safe),
@@ -171,4 +172,80 @@ fn too_many_waits_for_syncs_end_the_oldest_wait() {
     member.handle(waits.collect(), NOW);
     let replied: Vec<_> = member.replies.iter().map(|(number, _)| *number).collect();
     assert_eq!(replied, [0]);
+}
+
+/// Sends a request of epoch 3 without records, which reports the last record of the primary.
+fn beat(member: &mut Member, first: u64, last: u64, now: Duration) {
+    let beat = ShipLog { last: Lsn::new(last), ..ship(first..first, 3, 0) };
+    member.handle(vec![arrival(1, 3, &beat)], now);
+}
+
+fn asks(member: &mut Member, now: Duration) -> Option<bool> {
+    member.handle(vec![Event::Tick], now);
+    member.asked.pop().map(|it| it.lacks_records)
+}
+
+#[test]
+fn silent_primary_is_replaced_after_a_while() {
+    let mut member = with_log(&[3, 3]);
+    let after = LeaseTimes::default().take_over_after;
+    let step = Duration::from_millis(100);
+    let mut now = NOW;
+    while now < NOW + after - step {
+        now += step;
+        assert_eq!(asks(&mut member, now), None, "the process before may have replied at {NOW:?}");
+    }
+    beat(&mut member, 3, 2, now);
+    let heard = now;
+    while now < heard + after - step {
+        now += step;
+        assert_eq!(asks(&mut member, now), None);
+    }
+    now += step;
+    assert_eq!(asks(&mut member, now), Some(false));
+    assert_eq!(asks(&mut member, now + step), None, "not again at once");
+    assert_eq!(asks(&mut member, now + 6 * step), Some(false));
+}
+
+#[test]
+fn stopped_backup_waits_for_the_messages_in_its_sockets() {
+    let mut member = with_log(&[3, 3]);
+    beat(&mut member, 3, 2, NOW);
+    assert_eq!(asks(&mut member, NOW + Duration::from_secs(10)), None);
+}
+
+#[test]
+fn member_that_lost_records_asks_only_when_it_has_them_again() {
+    let mut member = with_log(&[3, 3]);
+    member.backup.distrust();
+    beat(&mut member, 3, 4, NOW);
+    assert!(member.backup.lacks_records(), "the primary has four records");
+    ask(&mut member, &ship(3..4, 3, 0)).unwrap();
+    assert!(member.backup.lacks_records());
+    ask(&mut member, &ship(4..5, 3, 0)).unwrap();
+    assert!(!member.backup.lacks_records());
+}
+
+/// A new epoch once counted as a message of the former primary, and doubled each pause.
+#[test]
+fn take_over_counts_from_the_last_message_of_the_primary() {
+    let mut member = with_log(&[3, 3]);
+    beat(&mut member, 3, 2, NOW);
+    let later = NOW + Duration::from_millis(700);
+    member.handle(vec![Event::Map(map(4))], later);
+    assert_eq!(member.backup.into_stopped().received_at, NOW);
+}
+
+#[test]
+fn member_of_a_group_that_skipped_epochs_takes_nothing_over() {
+    let mut member = with_log(&[3, 3]);
+    member.handle(vec![Event::Map(map(4))], NOW);
+    assert!(!member.backup.lacks_records());
+    member.handle(vec![Event::Map(map(4 + (1 << 32)))], NOW);
+    assert!(member.backup.lacks_records());
+    assert_eq!(asks(&mut member, NOW), None, "the new epoch has just begun");
+    let later = NOW + Duration::from_millis(500);
+    let silent =
+        (0..6).find_map(|step| asks(&mut member, later + 500 * step * Duration::from_millis(1)));
+    assert_eq!(silent, Some(true), "management chooses the longest log");
 }

@@ -32,7 +32,7 @@ impl Pair {
         let mut window = RecordWindow::after(Lsn::default());
         log.iter().for_each(|record| window.push(record.clone()));
         let mut shipper = Shipper::new(Epoch::new(4), window);
-        shipper.set_members(&[BACKUP]);
+        shipper.set_members(&[BACKUP], &[]);
         let of_member = both.chain(extra(of_backup, 2)).collect();
         let member = Member::open(MemoryEngine::default(), of_member, 4, Duration::ZERO);
         Self {
@@ -299,10 +299,10 @@ fn restarted_backup_is_compared_even_without_a_new_record() {
 #[test]
 fn joining_member_gets_records_that_the_primary_has_not_synced() {
     let mut pair = Pair::begin(0, 0, 0);
-    pair.shipper.set_members(&[]);
+    pair.shipper.set_members(&[], &[]);
     for _ in 0..3 {
         pair.append();
     }
-    pair.shipper.set_members(&[BACKUP]);
+    pair.shipper.set_members(&[BACKUP], &[]);
     pair.settle();
 }

@@ -2,6 +2,7 @@
 //! until the second member has appended a record (*held*) or synced it (*safe*).
 
 use super::*;
+use crate::limits::LeaseTimes;
 use skep_types::map::{GroupMember, MemberState};
 use skep_wire::log_shipping::LogHeld;
 
@@ -21,7 +22,11 @@ fn open_pair(engine: MemoryEngine, records: &[Record]) -> MetadataTarget<MemoryE
         epoch: Epoch::default(),
         synced: None,
         policy: SyncPolicy::Interval,
-        limits: Limits::default(),
+        // The tests below do not reply to the requests of the primary.
+        limits: Limits {
+            leases: LeaseTimes { lease: Duration::MAX, ..LeaseTimes::default() },
+            ..Limits::default()
+        },
         map: Arc::new(map_of_two()),
         now: Duration::ZERO,
         wall: Timestamp::default(),

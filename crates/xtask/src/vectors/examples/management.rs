@@ -1,23 +1,26 @@
 //! Examples of messages to management.
 
 use crate::vectors::{Example, example};
+use skep_types::group_change::{GroupChange, MemberChange};
 use skep_types::map::{
     Capacity, CapacityPool, Condition, Consistency, Policy, Reachability, ShardRange, TargetHealth,
 };
 use skep_types::registration::{ServerRegistration, TargetClaim};
 use skep_types::{
-    ClusterId, ClusterMap, Epoch, Eviction, EvictionCause, Group, GroupId, GroupMember, MapVersion,
+    ClusterId, ClusterMap, Epoch, Eviction, EvictionCause, Group, GroupId, GroupMember, Lsn,
+    MapVersion,
 };
 use skep_types::{
     MemberState, Node, NodeId, NodeKind, ShardId, Target, TargetId, TargetKind, Timestamp,
 };
 use skep_wire::management::{
-    ChangeSetting, ChangeSettingReply, ClientEntry, ClientList, ConfirmLogLevel, CreateGroup,
-    CreateGroupReply, EmptyReply, Evict, EvictionList, Format, GetMap, Heartbeat, HeartbeatReply,
-    HostEntry, HostList, Leave, ListClients, ListEvictions, ListHosts, ListOutages,
-    ListRequestWaits, LogLevelChange, MapUpdate, NodeOutage, NodeWait, OutageList, RegisterClient,
-    RegisterReply, RegisterServer, RemoveServer, RemoveTarget, RenameServer, RequestWait,
-    RequestWaitList, SetClientLogLevel, SetPolicy, SetTargetState, TargetOutage, TargetReport,
+    AskTakeOver, ChangeGroup, ChangeGroupReply, ChangeSetting, ChangeSettingReply, ClientEntry,
+    ClientList, ConfirmLogLevel, CreateGroup, CreateGroupReply, EmptyReply, Evict, EvictionList,
+    Format, GetMap, Heartbeat, HeartbeatReply, HostEntry, HostList, Leave, ListClients,
+    ListEvictions, ListHosts, ListOutages, ListRequestWaits, LogLevelChange, MapUpdate, NodeOutage,
+    NodeWait, OutageList, RegisterClient, RegisterReply, RegisterServer, RemoveServer,
+    RemoveTarget, RenameServer, RequestWait, RequestWaitList, SetClientLogLevel, SetPolicy,
+    SetTargetState, TargetOutage, TargetReport,
 };
 use skep_wire::node::LogLevel;
 
@@ -223,6 +226,28 @@ pub(super) fn examples() -> Vec<Example> {
         example(
             &CreateGroup { targets: vec![TargetId::new(7)] },
             &CreateGroupReply { group: GroupId::new(3), version: MapVersion::new(22) },
+        ),
+        example(
+            &ChangeGroup {
+                change: GroupChange {
+                    group: GroupId::new(3),
+                    epoch: Epoch::new(5),
+                    change: MemberChange::Drop,
+                    target: TargetId::new(7),
+                },
+            },
+            &ChangeGroupReply { epoch: Epoch::new(6), version: MapVersion::new(22) },
+        ),
+        example(
+            &AskTakeOver {
+                group: GroupId::new(3),
+                epoch: Epoch::new(5),
+                target: TargetId::new(7),
+                lacks_records: true,
+                last_epoch: Epoch::new(4),
+                last: Lsn::new(0x0102_0304_0506_0708),
+            },
+            &EmptyReply {},
         ),
         example(&SetTargetState { target: TargetId::new(2), is_closed: true }, &update),
         example(

@@ -1,0 +1,77 @@
+//! The choice of a primary when every serving member of a group may lack records that it has
+//! confirmed, because all their hosts have lost power.
+//!
+//! A pure function over the reports of the members. Does not own the rules for changes of a group
+//! ([`crate::groups`]), and does not repeat the changes.
+
+use skep_types::group_change::MemberChange;
+use skep_types::{Epoch, Group, Lsn, MemberState, TargetId};
+use std::collections::BTreeMap;
+
+/// Epoch and number of a member's last record.
+pub type LogEnd = (Epoch, Lsn);
+
+/// Returns the changes, in this order, after which the member with the longest log is the only
+/// serving one. Returns none unless every serving member has reported a loss in the present epoch.
+///
+/// All records that were safe are in each log, since a member syncs a record before it confirms
+/// that. Of the records that were only held, the longest log has the most.
+pub fn changes(
+    group: &Group,
+    reports: &BTreeMap<TargetId, LogEnd>,
+) -> Vec<(MemberChange, TargetId)> {
+    let serving = group.members.iter().filter(|it| it.state == MemberState::Serving);
+    let serving: Vec<TargetId> = serving.map(|it| it.target).collect();
+    let ends: Option<Vec<(LogEnd, bool, TargetId)>> = serving
+        .iter()
+        .map(|it| reports.get(it).map(|end| (*end, *it == group.primary, *it)))
+        .collect();
+    let Some((_, _, longest)) = ends.and_then(|ends| ends.into_iter().max()) else {
+        return Vec::new();
+    };
+    let others = serving.iter().filter(|it| **it != longest && **it != group.primary);
+    let mut changes: Vec<_> = others.map(|it| (MemberChange::Drop, *it)).collect();
+    if longest != group.primary {
+        changes.push((MemberChange::TakeOver, longest));
+    }
+    changes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::groups;
+    use skep_types::group_change::GroupChange;
+    use skep_types::{GroupId, TargetKind};
+
+    const TARGETS: [TargetId; 3] = [TargetId::new(1), TargetId::new(2), TargetId::new(3)];
+
+    /// Returns the primary after the changes, by the ends of the three members.
+    fn chosen(ends: [Option<(u64, u64)>; 3]) -> Option<(u32, usize)> {
+        let mut group = groups::create(GroupId::new(1), TargetKind::Metadata, &TARGETS).unwrap();
+        let reports = TARGETS.iter().zip(ends).filter_map(|(target, end)| {
+            end.map(|(epoch, lsn)| (*target, (Epoch::new(epoch), Lsn::new(lsn))))
+        });
+        let changes = changes(&group, &reports.collect());
+        for (change, target) in &changes {
+            let (change, target) = (*change, *target);
+            let change = GroupChange { group: group.id, epoch: group.epoch, change, target };
+            group = groups::apply(&group, &change).unwrap();
+        }
+        let serving = group.members.iter().filter(|it| it.state == MemberState::Serving).count();
+        (!changes.is_empty()).then_some((group.primary.raw(), serving))
+    }
+
+    #[test]
+    fn longest_log_wins_if_all_members_report_a_loss() {
+        assert_eq!(chosen([Some((1, 5)), Some((1, 9)), Some((1, 7))]), Some((2, 1)));
+        assert_eq!(chosen([Some((1, 5)), Some((1, 9)), Some((2, 3))]), Some((3, 1)));
+        assert_eq!(chosen([Some((1, 9)), Some((1, 9)), Some((1, 9))]), Some((1, 1)));
+    }
+
+    #[test]
+    fn no_member_is_chosen_while_one_may_have_all_records() {
+        assert_eq!(chosen([Some((1, 5)), Some((1, 9)), None]), None);
+        assert_eq!(chosen([None, None, None]), None);
+    }
+}

@@ -1,0 +1,94 @@
+//! The group of a backup in its newest cluster map, and which requests the backup accepts.
+//!
+//! Does not own the records ([`super::backup`]).
+
+use skep_types::{
+    ClusterMap, Epoch, Error, ErrorCode, Group, GroupId, GroupMember, MemberState, Result, TargetId,
+};
+use skep_wire::Request;
+use skep_wire::frame::Header;
+use skep_wire::log_shipping::{AwaitLogSync, ShipLog};
+use skep_wire::senders::SenderEpochs;
+use std::sync::Arc;
+
+/// The group of a backup.
+#[derive(Debug)]
+pub(super) struct OwnGroup {
+    pub(super) group: GroupId,
+    pub(super) target: TargetId,
+    map: Arc<ClusterMap>,
+    senders: SenderEpochs,
+}
+
+impl OwnGroup {
+    pub(super) fn new(group: GroupId, target: TargetId, map: Arc<ClusterMap>) -> Self {
+        Self { group, target, map, senders: SenderEpochs::default() }
+    }
+
+    /// Returns the newest map.
+    pub(super) fn map(&self) -> &Arc<ClusterMap> {
+        &self.map
+    }
+
+    /// Replaces the map. Returns the epoch before if another one has begun.
+    pub(super) fn set_map(&mut self, map: Arc<ClusterMap>) -> Option<Epoch> {
+        let before = self.epoch();
+        self.map = map;
+        (self.epoch() != before).then_some(before)
+    }
+
+    fn entry(&self) -> Option<&Group> {
+        self.map.group(self.group)
+    }
+
+    fn member(&self) -> Option<&GroupMember> {
+        self.entry()?.members.iter().find(|member| member.target == self.target)
+    }
+
+    pub(super) fn epoch(&self) -> Epoch {
+        self.entry().map(|group| group.epoch).unwrap_or_default()
+    }
+
+    /// Whether the map names this target as the primary.
+    pub(super) fn is_primary(&self) -> bool {
+        self.entry().is_some_and(|group| group.primary == self.target)
+    }
+
+    /// Whether this target is a member and not the primary.
+    pub(super) fn is_backup(&self) -> bool {
+        self.member().is_some() && !self.is_primary()
+    }
+
+    /// Whether this target is a serving member and not the primary.
+    pub(super) fn serves(&self) -> bool {
+        let is_serving = self.member().is_some_and(|it| it.state == MemberState::Serving);
+        is_serving && !self.is_primary()
+    }
+
+    /// Checks that a request comes from the primary of the group, in the epoch of this member's
+    /// map. Refuses every request of a client, since only the primary serves clients.
+    pub(super) fn admit(&mut self, header: &Header) -> Result<()> {
+        let stale = |what: String| Err(Error::new(ErrorCode::StaleMap, what));
+        let (own, target, epoch) = (self.group, self.target, self.epoch());
+        if ![ShipLog::ID, AwaitLogSync::ID].contains(&header.message) {
+            return stale(format!(
+                "target {target} is not the primary of group {own}: send the request to the \
+                 primary"
+            ));
+        }
+        if header.sender_group != own || header.group != own {
+            let sender = header.sender_group;
+            let what = format!("group {sender} cannot ship its log to a member of group {own}");
+            return Err(Error::new(ErrorCode::Protocol, what));
+        }
+        self.senders.check(header, &self.map)?;
+        if header.epoch != epoch || !self.is_backup() {
+            return stale(format!(
+                "target {target} cannot append a record of epoch {} of group {own}: its map has \
+                 epoch {epoch}",
+                header.epoch
+            ));
+        }
+        Ok(())
+    }
+}

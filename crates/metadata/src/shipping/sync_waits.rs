@@ -1,0 +1,58 @@
+//! The requests of a primary that wait for the next sync of a backup.
+//!
+//! Does not own the syncs and the replies ([`super::backup`]).
+
+use crate::limits::{AWAIT_SYNC, MAX_SYNC_WAITS};
+use crate::tx::operation::ConnectionId;
+use skep_types::Lsn;
+use skep_wire::frame::Header;
+use skep_wire::log_shipping::LogHeld;
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// An `AwaitLogSync` without a reply.
+#[derive(Debug)]
+pub(super) struct SyncWait {
+    pub(super) connection: ConnectionId,
+    pub(super) header: Header,
+    /// The reply waits for a sync of a later record.
+    synced: Lsn,
+    until: Duration,
+}
+
+/// The requests that wait, oldest first.
+#[derive(Debug, Default)]
+pub(super) struct SyncWaits(VecDeque<SyncWait>);
+
+impl SyncWaits {
+    /// Adds a request. If too many wait, returns the oldest one, which then gets its reply.
+    pub(super) fn push(
+        &mut self,
+        (connection, header): (ConnectionId, Header),
+        synced: Lsn,
+        now: Duration,
+    ) -> Option<SyncWait> {
+        self.0.push_back(SyncWait { connection, header, synced, until: now + AWAIT_SYNC });
+        if self.0.len() > MAX_SYNC_WAITS { self.0.pop_front() } else { None }
+    }
+
+    /// Removes the requests whose wait has ended: by a sync, by their time, or by a new epoch.
+    pub(super) fn take_ended(&mut self, held: &LogHeld, now: Duration) -> VecDeque<SyncWait> {
+        let has_ended = |wait: &SyncWait| {
+            held.synced > wait.synced || now >= wait.until || wait.header.epoch != held.epoch
+        };
+        let (ended, waiting) = std::mem::take(&mut self.0).into_iter().partition(has_ended);
+        self.0 = waiting;
+        ended
+    }
+
+    /// Returns the time at which the first wait ends.
+    pub(super) fn next_due(&self) -> Option<Duration> {
+        self.0.iter().map(|wait| wait.until).min()
+    }
+
+    /// Panics if too many requests wait.
+    pub(super) fn check_invariants(&self) {
+        assert!(self.0.len() <= MAX_SYNC_WAITS, "few waits");
+    }
+}

@@ -1,0 +1,74 @@
+//! The primary and the other members of its group: when it may answer, for which changes of the
+//! group it asks management, and its report to administrators.
+//!
+//! Does not own the requests to the members (`shipping::shipper`), and the gates (`gates`).
+
+use crate::engine::Engine;
+use crate::target::{Action, MetadataTarget};
+use crate::tx::operation::ConnectionId;
+use skep_types::codec::Codec;
+use skep_types::group_change::GroupChange;
+use skep_types::{Epoch, Result};
+use skep_wire::frame::Header;
+use skep_wire::log_shipping::GroupProgress;
+use std::time::Duration;
+
+impl<E: Engine> MetadataTarget<E> {
+    /// Makes the target reply to nothing before this time, because the former primary of the group
+    /// may still reply until then. Called before the first event.
+    pub fn answer_from(&mut self, at: Duration) {
+        self.shipper.answer_from(at);
+    }
+
+    /// Notes the epoch of the last record that was in the store at the start. Called before the
+    /// first event.
+    pub fn set_epoch_of_stored(&mut self, epoch: Epoch) {
+        self.shipper.set_epoch_before(epoch);
+    }
+
+    /// Whether the target may reply now. Otherwise another member may be the primary.
+    pub(super) fn may_answer(&self) -> bool {
+        self.shipper.holds_lease(self.shared.limits.leases.lease, self.shared.now)
+    }
+
+    /// Begins to count members to which little is missing, and ends that if they stop to follow.
+    pub(super) fn count_members(&mut self) -> Result<()> {
+        let has_ended = self.shipper.end_counting(&self.shared.limits, self.shared.now);
+        let begun = self.shipper.begin_to_count();
+        if !has_ended && begun.is_empty() {
+            return Ok(());
+        }
+        self.gates.set_others(self.shipper.counted());
+        for (member, progress) in begun {
+            self.gates.acknowledge(member, progress);
+        }
+        self.release_gated()
+    }
+
+    /// Returns the changes of the group for which the target asks management now.
+    pub(super) fn group_changes(&mut self) -> Vec<GroupChange> {
+        let (held, epoch) = (self.gates.group_log().held, self.gates.epoch());
+        let group = self.shared.group;
+        let changes = self.shipper.changes(held, &self.shared.limits, self.shared.now);
+        let of = |(change, target)| GroupChange { group, epoch, change, target };
+        changes.into_iter().map(of).collect()
+    }
+
+    /// Replies to `AskGroup`. The reply waits for nothing: it is needed most when a member is away.
+    pub(crate) fn report_group(&mut self, connection: ConnectionId, request: Header) {
+        let log = self.gates.group_log();
+        let report = GroupProgress {
+            epoch: log.epoch,
+            primary: self.target,
+            last: self.last_logged(),
+            synced: self.gates.synced(),
+            held: log.held,
+            safe: log.safe,
+            may_answer: self.may_answer(),
+            kept_bytes: self.shipper.kept_bytes(),
+            members: self.shipper.members(self.shared.now),
+        };
+        let result = Ok(report.to_bytes());
+        self.batch.actions.push(Action::Reply { connection, request, result });
+    }
+}
