@@ -48,3 +48,5 @@ pub(crate) const MAX_MEMBER_LINKS: usize = 16;
 pub(crate) const MAX_LOG_ORDERS: usize = 1000;
 /// Pause after which an elected leader tries again to store its start on a full disk.
 pub(crate) const FULL_DISK_PAUSE: Duration = Duration::from_secs(1);
+/// Pause after which a member tries again to write the addresses of the others into its token file.
+pub(crate) const TOKEN_FILE_PAUSE: Duration = Duration::from_secs(1);

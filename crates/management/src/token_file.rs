@@ -5,9 +5,11 @@
 //! Owns when the file is written. Does not own the secrets in it (`skep_service::tokens`).
 
 use crate::authority::Authority;
+use crate::limits::TOKEN_FILE_PAUSE;
 use skep_rpc::JoinToken;
 use skep_service::NodeDirectory;
-use skep_service::directory::{load_token, write_token};
+use skep_service::directory::write_token;
+use skep_service::tokens;
 use skep_types::{ClusterMap, NodeId, NodeKind, Result};
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -64,21 +66,18 @@ impl TokenFile {
             let map = authority.map();
             let addresses = self.with_others(self.in_map(&map));
             if map.version.raw() > 0 && addresses != written {
-                match self.replace(&addresses) {
+                match tokens::set_addresses(&self.path, &addresses) {
                     Ok(()) => written = addresses,
                     Err(error) => {
                         tracing::warn!("cannot write the addresses into the join token: {error}");
+                        // Retry: the file. With the next map, or after this time, without limit.
+                        skep_env::timeout(TOKEN_FILE_PAUSE, changed).await;
+                        continue;
                     }
                 }
             }
             changed.await;
         }
-    }
-
-    fn replace(&self, addresses: &[String]) -> Result<()> {
-        // The secret may have changed since the start.
-        let token = load_token(&self.path)?;
-        write_token(&self.path, &JoinToken { addresses: addresses.to_vec(), ..token })
     }
 
     fn in_map(&self, map: &ClusterMap) -> Vec<String> {

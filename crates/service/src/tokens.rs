@@ -11,6 +11,7 @@ use crate::directory::{TOKEN_FILE, load_token, read_token, write_token};
 use crate::former_secrets::{self, FORMER_FILE};
 use skep_rpc::{JoinToken, MAX_SECRETS, SecretId, Secrets};
 use skep_types::{ClusterId, Error, ErrorCode, Result};
+use std::fs::{File, TryLockError};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -19,14 +20,27 @@ use std::time::Duration;
 /// two files then, and the files if they have changed.
 pub const FOLLOW_INTERVAL: Duration = Duration::from_secs(1);
 
+/// How often [`lock_changes`] tries to lock a directory. With [`LOCK_PAUSE`] this is 200 ms, and a
+/// change takes a few syncs of small files. The thread of management waits meanwhile.
+const LOCK_ATTEMPTS: u32 = 20;
+
+/// Pause between two attempts to lock the changes of a directory.
+const LOCK_PAUSE: Duration = Duration::from_millis(10);
+
 /// Makes `token` the newest token of a directory. The secret that was the newest one becomes a
 /// former one. Returns `false` if the directory has this token already.
 ///
 /// # Errors
 /// - `Configuration` if the token is of another cluster, if its secret was revoked here, also
 ///   entirely, or if the directory has [`MAX_SECRETS`] secrets already.
+/// - `InUse` if another process changes the tokens of the directory.
 /// - Errors of the file system.
 pub fn install(directory: &Path, token: &JoinToken) -> Result<bool> {
+    let _lock = lock_changes(directory)?;
+    install_locked(directory, token)
+}
+
+fn install_locked(directory: &Path, token: &JoinToken) -> Result<bool> {
     let own = load_token(directory)?;
     let refused = |what: String| {
         let what = format!("cannot install the token in {}: {what}", directory.display());
@@ -77,9 +91,43 @@ pub fn install(directory: &Path, token: &JoinToken) -> Result<bool> {
 /// # Errors
 /// As for [`install`].
 pub fn replace(directory: &Path) -> Result<JoinToken> {
+    let _lock = lock_changes(directory)?;
     let own = load_token(directory)?;
     let token = JoinToken { secrets: Secrets::generate(), ..own };
-    install(directory, &token).map(|_| token)
+    install_locked(directory, &token).map(|_| token)
+}
+
+/// Replaces the addresses in the newest token of a directory. The secrets stay.
+///
+/// # Errors
+/// - `InUse` if another process changes the tokens of the directory.
+/// - Errors of the file system.
+pub fn set_addresses(directory: &Path, addresses: &[String]) -> Result<()> {
+    let _lock = lock_changes(directory)?;
+    let own = load_token(directory)?;
+    write_token(directory, &JoinToken { addresses: addresses.to_vec(), ..own })
+}
+
+/// Keeps other processes from changing the tokens of a directory until the returned file is closed.
+/// Each change reads the files and then replaces them: without the lock, management could write its
+/// addresses together with the secret that `skep token replace` has just replaced.
+fn lock_changes(directory: &Path) -> Result<File> {
+    let failed = |code, what: String| {
+        let place = directory.display();
+        Error::new(code, format!("cannot change the tokens of {place}: {what}"))
+    };
+    let file = File::open(directory).map_err(|error| failed(ErrorCode::Io, error.to_string()))?;
+    for _ in 0..LOCK_ATTEMPTS {
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            Err(TryLockError::WouldBlock) => std::thread::sleep(LOCK_PAUSE),
+            Err(TryLockError::Error(error)) => {
+                return Err(failed(ErrorCode::Io, error.to_string()));
+            }
+        }
+    }
+    let what = "another process changes them; wait until it has ended, and repeat the command";
+    Err(failed(ErrorCode::InUse, what.to_owned()))
 }
 
 /// Revokes a former secret in a directory: for nodes that have not joined yet, or, with
@@ -87,9 +135,11 @@ pub fn replace(directory: &Path) -> Result<JoinToken> {
 ///
 /// # Errors
 /// - `NotFound` if the directory has no secret with this id.
-/// - `InUse` if the secret is the newest one.
+/// - `InUse` if the secret is the newest one, or if another process changes the tokens of the
+///   directory.
 /// - Errors of the file system.
 pub fn revoke(directory: &Path, id: SecretId, is_entire: bool) -> Result<()> {
+    let _lock = lock_changes(directory)?;
     let mut held = load_token(directory)?.secrets.held();
     let mut former = former_secrets::read(directory)?;
     let refused = |code, what: String| {
@@ -283,6 +333,38 @@ mod tests {
         let new = load_token(&path).unwrap();
         let newest = new.secrets.newest().id();
         assert_eq!(revoke(&path, newest, true).unwrap_err().code(), ErrorCode::InUse);
+    }
+
+    #[test]
+    fn concurrent_changes_keep_the_newest_secret() {
+        let parent = tempfile::tempdir().unwrap();
+        let path = service(parent.path(), &token(1));
+        let addresses = |round: u32| vec![format!("10.0.0.1:{round}")];
+        for round in 1..=3 {
+            let new = std::thread::scope(|scope| {
+                let writer = scope.spawn(|| {
+                    (0..40).for_each(|_| set_addresses(&path, &addresses(round)).unwrap());
+                });
+                let new = replace(&path).unwrap();
+                writer.join().unwrap();
+                new
+            });
+            let stored = load_token(&path).unwrap();
+            assert_eq!(stored.secrets.newest(), new.secrets.newest());
+            assert_eq!(stored.addresses, addresses(round));
+        }
+    }
+
+    #[test]
+    fn change_is_refused_while_another_process_makes_one() {
+        let parent = tempfile::tempdir().unwrap();
+        let path = service(parent.path(), &token(1));
+        let other = lock_changes(&path).unwrap();
+        let refused = replace(&path).unwrap_err();
+        assert_eq!(refused.code(), ErrorCode::InUse);
+        assert!(refused.context().contains("repeat the command"), "{refused}");
+        drop(other);
+        replace(&path).unwrap();
     }
 
     #[test]
