@@ -32,6 +32,7 @@ pub use settings::{DEFAULT_PORT, ManagementSettings};
 
 use authority::Authority;
 use directory::{make_ready, member_settings, registration};
+use follower::Refusal;
 use machine::Machine;
 use members::MemberConnections;
 use meter::Meter;
@@ -67,14 +68,14 @@ pub fn run(settings: &ManagementSettings) -> Result<()> {
         notify::ready();
         let RunningManagement { identity, listens_on, .. } = &running;
         tracing::info!("management serves cluster {} at {listens_on}", identity.cluster);
-        let ended = signals.until_signal(running.authority.member().failure()).await?;
+        let ended = signals.until_signal(running.until_ended()).await?;
         notify::stopping();
         match ended {
             UntilSignal::Signal(number) => {
                 tracing::info!("management ends (signal {number})");
                 Ok(())
             }
-            UntilSignal::Ready(error) => Err(error.within("management ends")),
+            UntilSignal::Ready(ended) => ended,
         }
     })
     .map_err(|error| Error::new(ErrorCode::Io, format!("cannot run the event loop: {error}")))?
@@ -85,6 +86,7 @@ struct RunningManagement {
     identity: Identity,
     listens_on: String,
     authority: Rc<Authority>,
+    refusal: Rc<Refusal>,
     _tasks: Vec<skep_env::Task<()>>,
     _page: Option<skep_env::Task<()>>,
     _directory: NodeDirectory,
@@ -124,10 +126,11 @@ impl RunningManagement {
             meter,
         });
         let token = directory.token.clone();
+        let refusal = Rc::<Refusal>::default();
         let tasks = vec![
             skep_env::spawn(accept(listener, service)),
             skep_env::spawn(leadership::keep(Rc::clone(&authority), own.clone())),
-            skep_env::spawn(follower::keep(Rc::clone(&authority), token, own)),
+            skep_env::spawn(follower::keep(Rc::clone(&authority), token, own, Rc::clone(&refusal))),
             skep_env::spawn(tick(Rc::clone(&authority))),
             skep_env::spawn(token_file.follow(Rc::clone(&authority), directory.token.clone())),
             skep_env::spawn(tokens::follow_directory(
@@ -140,12 +143,21 @@ impl RunningManagement {
             identity,
             listens_on,
             authority,
+            refusal,
             _tasks: tasks,
             _page: page,
             _directory: directory,
         };
         running.until_served().await?;
         Ok(running)
+    }
+
+    /// Waits until this member fails, or until it was removed from management. Returns the error of
+    /// a failure.
+    async fn until_ended(&self) -> Result<()> {
+        let failed = async { Err(self.authority.member().failure().await) };
+        let ended = futures_lite::future::or(failed, self.refusal.until_refused()).await;
+        ended.map_err(|error| error.within("management ends"))
     }
 
     /// Waits until this member serves, if it is the only one. Several members have started before

@@ -221,6 +221,14 @@ fn members_change_from_1_to_3_to_1_while_settings_change() {
         for id in removed {
             let request = RemoveMember { node: NodeId::new(id) };
             admin.call_once(&request, LONG).await.unwrap();
+            let ended = skep_env::timeout(LONG, nodes.running[&id].until_ended()).await;
+            ended.expect("a removed node ends").unwrap();
+            nodes.kill(id).await;
+            // A start is refused with the reason.
+            nodes.start(id).await;
+            let ended = skep_env::timeout(LONG, nodes.running[&id].until_ended()).await;
+            let refused = ended.expect("a removed node ends").unwrap_err();
+            assert!(refused.context().contains("was removed"), "{refused}");
             nodes.kill(id).await;
             admin.call_once(&request, LONG).await.map(drop).unwrap_err();
         }

@@ -58,6 +58,9 @@ pub enum Change {
     Refused(Error),
     /// Management had removed this service from its state, and the service has registered again.
     Rejoined(Box<RegisterReply>),
+    /// Management had removed this service from its state, and does not let it register again. The
+    /// service repeats the registration with each heartbeat.
+    RefusedAgain(Error),
 }
 
 impl Membership {
@@ -266,6 +269,9 @@ impl Membership {
             }
             Err(error) => {
                 tracing::warn!("management had removed this node, and refuses it now: {error}");
+                if is_final(&error) {
+                    on_change(Change::RefusedAgain(error));
+                }
             }
         }
     }

@@ -313,6 +313,7 @@ impl ServingNode {
                 self.start_all(&registered).err()
             }
             Change::Refused(error) => Some(error),
+            Change::RefusedAgain(_) => None,
             Change::Map | Change::Rejoined(_) => {
                 self.map_changed.notify();
                 for running in self.running.borrow().iter() {
