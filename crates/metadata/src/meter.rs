@@ -116,6 +116,8 @@ struct Arrival {
     /// Id of the inode that the request is about; zero for other requests.
     inode: u64,
     written_bytes: u64,
+    /// Whether a client waits for notifications. Each idle client has such a request all the time.
+    is_standing: bool,
     at: Duration,
     /// Time at which the batch that took the request began. `None` means that the request waits.
     taken_at: Option<Duration>,
@@ -153,6 +155,8 @@ pub(crate) struct Meter {
     log: LogFigures,
     arrivals: HashMap<RequestKey, Arrival, BuildHasherDefault<KeyHasher>>,
     open: OpenRequests,
+    /// Number of standing requests that a batch has taken.
+    standing: usize,
     batch: Batch,
     sync_began: Duration,
     /// Records that the running sync covers.
@@ -196,6 +200,7 @@ impl Meter {
             log,
             arrivals: HashMap::default(),
             open,
+            standing: 0,
             batch: Batch::default(),
             sync_began: Duration::ZERO,
             syncing: 0,
@@ -226,7 +231,10 @@ impl Meter {
             }
             stays
         });
-        let waiting = self.arrivals.values().filter(|arrival| arrival.taken_at.is_none()).count();
+        let is_waiting = |arrival: &&Arrival| arrival.taken_at.is_none();
+        let waiting = self.arrivals.values().filter(is_waiting).count();
+        let is_standing = |arrival: &&Arrival| arrival.is_standing && !is_waiting(arrival);
+        self.standing = self.arrivals.values().filter(is_standing).count();
         self.show_queues(waiting);
     }
 
@@ -250,6 +258,7 @@ impl Meter {
             trace: header.trace,
             inode: inode_of(header.message, &incoming.body),
             written_bytes: written as u64,
+            is_standing: header.message == WaitNotifications::ID,
             at: incoming.arrived_at,
             taken_at: None,
             batch_end: None,
@@ -271,6 +280,7 @@ impl Meter {
                     let key = (*connection, header.tag);
                     if let Some(arrival) = self.arrivals.get_mut(&key) {
                         arrival.taken_at = Some(now);
+                        self.standing += usize::from(arrival.is_standing);
                         self.batch.taken.push(key);
                     }
                 }
@@ -364,6 +374,7 @@ impl Meter {
     ) {
         let Some(arrival) = self.arrivals.remove(&(connection, request.tag)) else { return };
         arrival.open.into_iter().for_each(|number| self.open.end(number));
+        self.standing -= usize::from(arrival.is_standing && arrival.taken_at.is_some());
         let sent = match (request.message, result) {
             (ReadInline::ID, Ok(body)) => body.len().saturating_sub(READ_INLINE_REPLY_BYTES),
             _ => 0,
@@ -400,7 +411,7 @@ impl Meter {
     /// Updates the gauges: `waiting` of the requests wait for a batch.
     fn show_queues(&self, waiting: usize) {
         self.table.queued().set(waiting as i64);
-        self.table.busy().set((self.arrivals.len() - waiting) as i64);
+        self.table.busy().set((self.arrivals.len() - waiting - self.standing) as i64);
     }
 }
 

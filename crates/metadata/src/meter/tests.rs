@@ -109,6 +109,27 @@ fn requests_of_an_ended_connection_are_forgotten() {
 }
 
 #[test]
+fn request_for_notifications_does_not_count_as_busy() {
+    let registry = Registry::new();
+    let mut meter = Meter::new(&registry, TargetId::new(3));
+    meter.connected();
+    let busy = || Figures::of(&registry).number("skep_metadata_requests_busy", "3");
+    let events =
+        [arrive(&mut meter, WaitNotifications::ID, 1, MS), arrive(&mut meter, Lookup::ID, 2, MS)];
+    meter.begin_batch(&events, MS);
+    meter.end_batch(&mut [], MS);
+    assert_eq!(busy(), 1, "the lookup");
+    meter.end_batch(&mut [reply(WaitNotifications::ID, 1, Ok(Vec::new()))], MS);
+    assert_eq!(busy(), 1);
+    let again = [arrive(&mut meter, WaitNotifications::ID, 3, MS)];
+    meter.begin_batch(&again, MS);
+    meter.end_batch(&mut [reply(Lookup::ID, 2, Ok(Vec::new()))], MS);
+    assert_eq!(busy(), 0);
+    meter.disconnected(1);
+    assert_eq!(busy(), 0);
+}
+
+#[test]
 fn metered_lengths_equal_encoded_lengths() {
     let bytes = Bytes(vec![7; 100]);
     let write = WriteInline {
