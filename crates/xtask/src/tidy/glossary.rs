@@ -20,6 +20,9 @@ struct Row<'a> {
 /// Fails if the glossary cannot be read.
 pub(super) fn check(sources: &[(PathBuf, String)]) -> Outcome<Problems> {
     let glossary = read(GLOSSARY)?;
+    // A search for a definition reads the whole file, so only for the names in the glossary.
+    let named: BTreeSet<&str> =
+        rows(&glossary).flat_map(|row| row.types).flat_map(|name| name.split("::")).collect();
     let mut defined = BTreeSet::new();
     let mut used: Vec<(String, String)> = Vec::new();
     for (path, text) in sources {
@@ -28,7 +31,7 @@ pub(super) fn check(sources: &[(PathBuf, String)]) -> Outcome<Problems> {
             continue;
         }
         for (line, identifier) in identifiers(text) {
-            if is_defined(text, identifier) {
+            if named.contains(identifier) && is_defined(text, identifier) {
                 defined.insert(identifier.to_owned());
             }
             used.push((identifier.to_owned(), format!("{name}:{line}")));
