@@ -70,6 +70,7 @@ const CLEAN: &[&str] = &[
     "docs/semantics.md",
     "docs/glossary.md",
     "docs/operations",
+    "docs/tutorials",
     "docs/commands",
     MESSAGES,
 ];
