@@ -1,7 +1,7 @@
 //! Alerts: findings that have lasted for a while.
 //!
-//! Pure: the caller passes the time. Owns when an alert begins and ends. Does not own the sending
-//! of notifications ([`crate::notify`]).
+//! The module is pure, since the caller passes the time. It decides when an alert begins and ends.
+//! It does not own the sending of notifications ([`crate::notify`]).
 
 use crate::findings::Finding;
 use crate::limits::{ALERT_AFTER, ALERT_ENDS_AFTER, KEPT_ALERTS};
@@ -17,9 +17,9 @@ pub(crate) struct Alert {
     pub(crate) object: String,
     pub(crate) what: String,
     pub(crate) remedy: String,
-    /// Time since which the finding holds, in milliseconds since 1970.
+    /// Time at which the finding began, in milliseconds since 1970.
     pub(crate) since_ms: u64,
-    /// Time at which it ended; `None` means that it holds.
+    /// Time at which the finding ended. `None` means that the finding still holds.
     pub(crate) ended_ms: Option<u64>,
 }
 
@@ -30,7 +30,7 @@ struct Active {
     is_announced: bool,
 }
 
-/// All present alerts, and alerts that ended lately.
+/// All current alerts, and the alerts that ended recently.
 #[derive(Debug, Default)]
 pub(crate) struct AlertBook {
     active: BTreeMap<(&'static str, String), Active>,
@@ -50,7 +50,7 @@ pub(crate) fn severity_word(severity: Severity) -> &'static str {
 }
 
 impl AlertBook {
-    /// Takes the findings of one moment. Returns the alerts that begin or end with it.
+    /// Takes the findings of one moment. Returns the alerts that begin or end at this moment.
     pub(crate) fn update(&mut self, now_ms: u64, findings: Vec<Finding>) -> Vec<Alert> {
         let mut changes = Vec::new();
         for finding in findings {
@@ -78,7 +78,7 @@ impl AlertBook {
                 changes.push(active.alert.clone());
             }
         }
-        // A finding that has not become an alert is forgotten at once.
+        // A finding that ends before it becomes an alert is removed at once.
         let is_over = |active: &Active| {
             let patience = if active.is_announced { ms(ALERT_ENDS_AFTER) } else { 0 };
             now_ms.saturating_sub(active.last_seen_ms) > patience
@@ -98,7 +98,8 @@ impl AlertBook {
         changes
     }
 
-    /// Returns the alerts that hold, the most severe and then the oldest first.
+    /// Returns the alerts that hold, sorted by severity (critical first) and then by age (oldest
+    /// first).
     pub(crate) fn holding(&self) -> Vec<&Alert> {
         let announced = self.active.values().filter(|active| active.is_announced);
         let mut all: Vec<&Alert> = announced.map(|active| &active.alert).collect();
@@ -112,7 +113,7 @@ impl AlertBook {
         self.ended.iter().filter(is_late)
     }
 
-    /// Returns the alerts that ended lately, the newest first.
+    /// Returns the alerts that ended recently, the newest first.
     pub(crate) fn ended(&self) -> &VecDeque<Alert> {
         &self.ended
     }
@@ -132,8 +133,8 @@ mod tests {
         }
     }
 
-    /// Returns the seconds at which an alert begins (`true`) or ends (`false`), for findings that
-    /// hold in the seconds for which `holds` is true.
+    /// Returns the seconds at which an alert begins (`true`) or ends (`false`). The finding holds
+    /// in the seconds for which `holds` returns true.
     fn changes(holds: impl Fn(u64) -> bool) -> Vec<(u64, bool)> {
         let mut book = AlertBook::default();
         let mut found = Vec::new();
@@ -152,13 +153,13 @@ mod tests {
     }
 
     #[test]
-    fn short_disturbances_and_gaps_raise_no_alert() {
+    fn short_findings_and_short_gaps_raise_no_alert() {
         assert_eq!(changes(|second| second % 10 < 4), [], "never for five seconds");
         assert_eq!(changes(|second| second % 10 != 9 && second < 60), [(5, true), (74, false)]);
     }
 
     #[test]
-    fn ended_alerts_are_kept_with_both_times() {
+    fn ended_alerts_have_their_begin_and_end_times() {
         let mut book = AlertBook::default();
         for second in 0..10 {
             book.update(second * 1000, vec![finding()]);

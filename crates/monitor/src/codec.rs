@@ -1,8 +1,9 @@
-//! The bytes of a frame in the files of the history: numbers with 7 bits in each byte, so that the
-//! many small numbers are short.
+//! The encoding of a frame in the files of the history. Each byte of a number has 7 bits of the
+//! number, so that the many small numbers are short.
 //!
-//! A record is: length of the payload (4 bytes, little-endian), CRC-32C of the payload (4 bytes),
-//! payload. A reader stops at the first record that is incomplete or damaged.
+//! A record consists of the length of the payload (4 bytes, little-endian), the CRC-32C of the
+//! payload (4 bytes), and the payload. A reader stops at the first record that is incomplete or
+//! damaged.
 
 use crate::frame::{Dimension, Frame, Key, Level, Load, Measure};
 use crate::limits::MAX_FRAME_BYTES;
@@ -10,7 +11,7 @@ use skep_types::codec::crc32c;
 
 /// Version of the payload, its first byte.
 const VERSION: u8 = 1;
-/// Bytes before the payload.
+/// Number of bytes before the payload.
 const HEAD_BYTES: usize = 8;
 
 /// Returns the record of a frame.
@@ -40,8 +41,8 @@ pub fn record(frame: &Frame) -> Vec<u8> {
     record
 }
 
-/// Returns the length of the whole records at the start of a file's bytes. Calls `visit` with the
-/// payload of each.
+/// Calls `visit` with the payload of each complete record at the start of a file's bytes. Returns
+/// the total length of these records.
 pub fn records(bytes: &[u8], mut visit: impl FnMut(&[u8])) -> usize {
     let mut start = 0;
     while let Some(payload) = payload_at(&bytes[start..]) {
@@ -62,7 +63,8 @@ fn payload_at(bytes: &[u8]) -> Option<&[u8]> {
     (crc32c(payload) == checksum).then_some(payload)
 }
 
-/// Decodes the payload of a record. `None` means that it is damaged or of another version.
+/// Decodes the payload of a record. `None` means that the payload is damaged or has another
+/// version.
 pub fn decode(payload: &[u8]) -> Option<Frame> {
     let (version, rest) = payload.split_first()?;
     if *version != VERSION {
@@ -187,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_come_back_as_they_were_written() {
+    fn decoded_frames_equal_the_encoded_frames() {
         let mut first = frame(1_800_000_000, u64::MAX / 2_000_000);
         first.loads.values_mut().for_each(|load| load.errors = u64::MAX);
         let frames = [first, frame(1_800_000_001, 0), Frame::default()];
@@ -216,7 +218,7 @@ mod tests {
             for value in [0, 1, 0x7f, 0x80, 0xff] {
                 let mut changed = payload.clone();
                 changed[at] = value;
-                // The result is another frame or an error: both are safe.
+                // The result is another frame or an error. Both are safe.
                 let _ = decode(&changed);
             }
             assert_eq!(decode(&payload[..at]), None);

@@ -1,7 +1,8 @@
-//! Rounds: asks management for the cluster map, and all services of the map for their figures.
+//! Collects the figures of a cluster in rounds. In each round, the monitor asks management for the
+//! cluster map, and all services of the map for their figures.
 //!
-//! Keeps a connection to each service. A service that does not reply in time is missing in the
-//! round; its next reply covers the missing time.
+//! The monitor keeps a connection to each service open. A service that does not reply in time is
+//! missing in the round. Its next reply covers the missing time.
 
 use crate::limits::{MAP_PATIENCE, SERVICE_PATIENCE};
 use skep_rpc::{CallOptions, Channel, Connection, Identity, JoinToken, Management};
@@ -15,7 +16,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// Beginning of the names of the metrics to request.
+/// Prefix of the names of the metrics to request.
 const PREFIX: &str = "skep_";
 
 /// The connections to a cluster.
@@ -30,13 +31,14 @@ pub(crate) struct Collector {
 /// The replies of one round.
 #[derive(Debug, Default)]
 pub(crate) struct Collected {
-    /// The newest cluster map. While management does not reply, the map of an earlier round.
+    /// The newest cluster map. While management does not reply, this is the map of an earlier
+    /// round.
     pub(crate) map: Option<ClusterMap>,
     /// The reason why management did not reply.
     pub(crate) map_problem: Option<String>,
     /// The replies.
     pub(crate) round: Round,
-    /// The reason for each service that did not reply, by node id.
+    /// The services that did not reply, with the reason for each, by node id.
     pub(crate) unreachable: BTreeMap<u32, String>,
 }
 
@@ -123,7 +125,7 @@ async fn ask(
             Ok(ServiceFigures { node: node.id.raw(), name: node.name.clone(), statistics })
         }
         Err(error) => {
-            // A service that has moved has another address; a new connection finds it.
+            // A service that has moved has another address. A new connection uses the new address.
             if let Some(connection) = connections.borrow_mut().remove(&node.id.raw()) {
                 connection.close();
             }

@@ -1,6 +1,6 @@
-//! Finds evicted clients: clients that vanish from the cluster map without a `Leave`.
+//! Finds evicted clients, which disappear from the cluster map without a `Leave`.
 //!
-//! Pure: the caller passes the time.
+//! The module is pure, since the caller passes the time.
 
 use skep_stats::Round;
 use std::collections::{BTreeMap, VecDeque};
@@ -15,13 +15,14 @@ const MAX_REPORTED: usize = 32;
 pub(crate) struct EvictionWatch {
     clients: BTreeMap<u32, String>,
     leaves: Option<(u64, u64)>,
-    /// Clients that vanished in the previous round. The next count of leaves shows whether they
-    /// were evicted, since management may count a leave a moment after it has changed the map.
+    /// Clients that disappeared in the previous round. The next count of leaves shows whether these
+    /// clients were evicted, since management may count a leave a moment after it has changed the
+    /// map.
     vanished: Vec<String>,
     reported: VecDeque<(u64, String)>,
 }
 
-/// Returns the incarnation of management and the number of clients that have left by themselves.
+/// Returns the incarnation of management and the number of clients that have left with a `Leave`.
 fn leaves(round: &Round) -> Option<(u64, u64)> {
     round.iter().find_map(|figures| {
         let mut all = figures.statistics.series.iter();
@@ -67,7 +68,7 @@ impl EvictionWatch {
             if self.vanished.is_empty() {
                 self.leaves = Some((incarnation, count));
             } else if self.leaves.is_none_or(|(before, _)| before != incarnation) {
-                // Management has restarted: its count does not include these clients.
+                // Management has restarted, so its count does not include these clients.
                 self.vanished.clear();
                 self.leaves = Some((incarnation, count));
             }
@@ -104,7 +105,8 @@ mod tests {
         ids.iter().map(|id| (*id, format!("c{id}"))).collect()
     }
 
-    /// Returns the evicted clients after rounds with these clients and counts of leaves.
+    /// Returns the evicted clients after `rounds`. Each round has the clients of the map, the
+    /// incarnation of management, and the count of leaves.
     fn evicted(rounds: &[(&[u32], u64, i64)]) -> Vec<String> {
         let mut watch = EvictionWatch::default();
         let mut found = Vec::new();

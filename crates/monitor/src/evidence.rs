@@ -1,14 +1,14 @@
 //! The evidence for causes of slowness of the last minutes, in memory.
 //!
-//! The newest seconds are the basis of findings, so that a cause is found, and forgotten, within
-//! seconds. Older evidence is added up in pieces of ten seconds, for questions about past minutes.
-//! Does not own the rules (`skep_stats::why`).
+//! The findings use only the newest seconds, so that a finding begins and ends within seconds of
+//! its cause. Older evidence is added up in pieces of ten seconds, for questions about past
+//! minutes. The module does not own the rules (`skep_stats::why`).
 
 use crate::limits::{EVIDENCE_PIECE_MS, EVIDENCE_PIECES, FINDING_WINDOW_MS};
 use skep_stats::why::Evidence;
 use std::collections::VecDeque;
 
-/// The evidence of a span that ended at a time.
+/// The evidence of a time span.
 #[derive(Debug)]
 struct Piece {
     ended_ms: u64,
@@ -20,7 +20,7 @@ struct Piece {
 pub(crate) struct EvidenceBook {
     /// One piece for each round in the window of findings.
     newest: VecDeque<Piece>,
-    /// Pieces of ten seconds. They contain the newest rounds too.
+    /// Pieces of ten seconds. The pieces also contain the newest rounds.
     pieces: VecDeque<Piece>,
 }
 
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn evidence_of_the_monitor_is_bounded_in_time() {
+    fn evidence_covers_a_limited_time() {
         let mut book = EvidenceBook::default();
         let end = 2 * EVIDENCE_PIECES as u64 * EVIDENCE_PIECE_MS;
         for now_ms in (1_000..=end).step_by(1_000) {
@@ -76,7 +76,7 @@ mod tests {
         assert_eq!(book.pieces.len(), EVIDENCE_PIECES);
         let minute = book.of_span(end, 60_000).span_ns / 1_000_000_000;
         assert!((60..=70).contains(&minute), "{minute}");
-        // A monitor that was suspended has no evidence of the time between.
+        // A monitor that was suspended has no evidence of the time of the suspension.
         book.add(end + 600_000, second());
         assert_eq!(book.newest().span_ns, 1_000_000_000);
     }

@@ -1,10 +1,10 @@
-//! Findings: everything that is wrong with a cluster at this moment, by the rules that the monitor
-//! ships.
+//! Findings are the problems that a cluster has at this moment, by the rules that are part of the
+//! monitor.
 //!
-//! Pure: no I/O and no clock. The problems that the cluster map shows come from
-//! `skep_cluster::problems`, the causes of slowness from `skep_stats::why`; here are the rules over
-//! longer spans. Does not own how long a finding must last before it is an alert
-//! ([`crate::alerts`]).
+//! The module is pure: it uses no I/O and no clock. The problems that the cluster map shows come
+//! from `skep_cluster::problems`, and the causes of slowness come from `skep_stats::why`. This
+//! module has the rules that read longer time spans. It does not decide how long a finding must
+//! last before it becomes an alert ([`crate::alerts`]).
 
 use crate::collect::Collected;
 use crate::frame::{Dimension, Frame, Load};
@@ -16,11 +16,12 @@ use skep_stats::why::{Evidence, Thresholds, causes};
 use skep_types::{ClusterMap, NodeKind, Target, TargetKind};
 use std::collections::VecDeque;
 
-/// Number of newest frames that the rules over load read: a minute.
+/// Number of newest frames that the rules about load read. They cover a minute.
 const WINDOW: usize = 60;
-/// Fewest syncs of a log in the window for a judgement of their times.
+/// Minimum number of syncs of a log in the window. With fewer syncs, the rule does not judge their
+/// durations.
 const FEWEST_OPERATIONS: u64 = 20;
-/// The rule judges the duration that this share of the log syncs does not exceed.
+/// The rule about log syncs requires that this share of the syncs does not exceed the limit.
 const SLOW_SHARE: f64 = 0.99;
 
 /// A problem that holds at this moment.
@@ -29,16 +30,16 @@ pub(crate) struct Finding {
     /// Name of the rule.
     pub(crate) rule: &'static str,
     pub(crate) severity: Severity,
-    /// The object: `t7` for a target, `n2` for a node, or a word. With the rule, it identifies the
-    /// finding over time.
+    /// The object: `t7` for a target, `n2` for a node, or a word. The rule and the object together
+    /// identify the finding over time.
     pub(crate) object: String,
-    /// The object and the fact.
+    /// A description of the problem, with the name of the object.
     pub(crate) what: String,
-    /// The effect until it is repaired, and the way out for an administrator.
+    /// The effect until the problem is repaired, and the remedy for an administrator.
     pub(crate) remedy: String,
 }
 
-/// Everything that the rules judge.
+/// All inputs of the rules.
 pub(crate) struct Situation<'a> {
     pub(crate) collected: &'a Collected,
     /// The newest frames, oldest first.
@@ -47,9 +48,9 @@ pub(crate) struct Situation<'a> {
     pub(crate) evidence: &'a Evidence,
     /// The reason why the history is not written.
     pub(crate) history_problem: Option<&'a str>,
-    /// Clients that were evicted within the last minute.
+    /// Names of the clients that were evicted within the last minute.
     pub(crate) evicted: &'a [String],
-    /// Services whose pages with metrics Prometheus cannot read.
+    /// Names of the services whose metrics pages Prometheus cannot read.
     pub(crate) hidden_pages: &'a [String],
     pub(crate) settings: &'a AlertSettings,
 }
@@ -86,8 +87,8 @@ pub(crate) fn findings(situation: &Situation<'_>) -> Vec<Finding> {
             severity: Severity::Warning,
             object: client.clone(),
             what: format!("client {client} was evicted"),
-            remedy: "its locks and opens were released; check its host and its network, then look \
-                     at the log of the mount"
+            remedy: "its locks and opens were released; check its host and its network, then read \
+                     the log of the mount"
                 .into(),
         });
     }
@@ -122,7 +123,7 @@ pub(crate) fn findings(situation: &Situation<'_>) -> Vec<Finding> {
     found
 }
 
-/// Pages with metrics that Prometheus asks for and cannot read.
+/// Returns a finding if there are metrics pages that Prometheus asks for and cannot read.
 fn hidden_pages(services: &[String]) -> Option<Finding> {
     (!services.is_empty()).then(|| Finding {
         rule: "metrics-page-hidden",
@@ -134,7 +135,7 @@ fn hidden_pages(services: &[String]) -> Option<Finding> {
             services.join(", ")
         ),
         remedy: "set `metrics = \"0.0.0.0:PORT\"` below `[node]` in the settings of each of them, \
-                 and restart it; a firewall must keep others away from the port"
+                 and restart it; a firewall must block the port for other hosts"
             .into(),
     })
 }
@@ -145,7 +146,7 @@ fn unreachable(map: &ClusterMap, collected: &Collected) -> Vec<Finding> {
         .filter_map(|(id, reason)| {
             let node = map.nodes.iter().find(|node| node.id.raw() == *id)?;
             let is_management = node.kind == NodeKind::Management;
-            // That management does not reply is a finding of its own, with its own effect.
+            // A management service that does not reply is a separate finding with another effect.
             let is_found = is_management && collected.map_problem.is_some();
             if is_found || has_only_lost_targets(map, node.id) {
                 return None;
@@ -206,7 +207,7 @@ pub(crate) fn thresholds(settings: &AlertSettings) -> Thresholds {
     }
 }
 
-/// A queue that is long and becomes longer.
+/// Returns a finding if the queue of a target is long and becomes longer.
 fn growing_queue(
     map: &ClusterMap,
     target: &Target,
@@ -231,13 +232,14 @@ fn growing_queue(
             "the queue of {} grows: {now} requests wait, {before} half a minute before",
             name_of(map, target)
         ),
-        remedy: "it gets more requests than it can complete; `skep stats --by user` and `--by \
+        remedy:
+            "the target gets more requests than it can complete; `skep stats --by user` and `--by \
                  client` show the causes"
-            .into(),
+                .into(),
     })
 }
 
-/// A metadata target whose log syncs are slow.
+/// Returns a finding if the log syncs of a metadata target are slow.
 fn slow_log_sync(
     map: &ClusterMap,
     target: &Target,
@@ -260,12 +262,12 @@ fn slow_log_sync(
             time(slow)
         ),
         remedy: "each `fsync` waits for such a sync; check the disk of its host, and give the \
-                 metadata target a faster one"
+                 metadata target a faster disk"
             .into(),
     })
 }
 
-/// Formats nanoseconds: 850 us, 4.2 ms, 1.5 s.
+/// Formats nanoseconds. Examples are 850 us, 4.2 ms and 1.5 s.
 fn time(ns: u64) -> String {
     let us = ns as f64 / 1e3;
     match us {
@@ -304,7 +306,8 @@ mod tests {
         map
     }
 
-    /// Returns the rules that hold after a minute. Target `t` has the load `load(t, second)`.
+    /// Returns the rules that hold after a minute, with their objects. Target `t` has the load
+    /// `load(t, second)`.
     fn rules(
         kind: TargetKind,
         dimension: Dimension,
@@ -367,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_of_management_is_one_finding() {
+    fn management_without_replies_is_one_finding() {
         let mut of_cluster = map(TargetKind::Storage);
         for (id, kind) in [(1, NodeKind::Management), (3, NodeKind::Storage)] {
             of_cluster.nodes.push(skep_types::Node {

@@ -1,13 +1,13 @@
-//! Frames: the load of a cluster in one interval, as the history stores it.
+//! A frame is the load of a cluster in one interval, in the form that the history stores.
 //!
-//! Owns the types and the addition of frames, so that one minute is made from its seconds, and one
-//! hour from its minutes. Does not own the bytes on disk ([`crate::codec`]).
+//! The module owns the types and the addition of frames. The frame of a minute is the sum of the
+//! frames of its seconds, and the frame of an hour is the sum of the frames of its minutes. The
+//! module does not own the encoding on disk ([`crate::codec`]).
 
 use crate::limits::MAX_CAUSES;
 use std::collections::BTreeMap;
 
-/// The kinds of objects that entries of the load are about. Files of the history contain the
-/// numbers of the variants.
+/// The kinds of objects that have a load. Files of the history contain the numbers of the variants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Dimension {
@@ -47,20 +47,20 @@ impl Dimension {
         Self::ALL.iter().find(|(_, known)| *known == name).map(|(dimension, _)| *dimension)
     }
 
-    /// Returns the dimension with a stored number.
+    /// Returns the dimension that has this number in the files of the history.
     pub fn numbered(number: u64) -> Option<Self> {
         let index = usize::try_from(number).ok()?;
         Self::ALL.get(index).map(|(dimension, _)| *dimension)
     }
 
-    /// Whether the entries are causes of load, and the history stores only the heaviest ones.
+    /// Whether the objects cause load. The history stores only the objects with the most load.
     pub fn is_cause(self) -> bool {
         matches!(self, Self::Client | Self::User | Self::Group | Self::Job)
     }
 }
 
-/// Identifies an entry: its dimension, its id, and the service that was loaded (`metadata`,
-/// `storage` or `management`; empty for causes of load).
+/// Identifies the load of an object. The key has the dimension, the id, and the service that had
+/// the load (`metadata`, `storage` or `management`; empty for causes of load).
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Key {
     /// The dimension.
@@ -71,12 +71,12 @@ pub struct Key {
     pub service: String,
 }
 
-/// A figure that rises and falls, over the samples of a frame.
+/// The values of a gauge in the samples of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Level {
     /// Sum over all samples.
     pub sum: u64,
-    /// The highest sample.
+    /// The highest value of a sample.
     pub max: u64,
 }
 
@@ -96,21 +96,22 @@ impl Level {
 /// The load of one object.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Load {
-    /// Completed operations.
+    /// Number of completed operations.
     pub operations: u64,
-    /// Failed operations.
+    /// Number of failed operations.
     pub errors: u64,
-    /// Bytes of file data that were read.
+    /// Number of bytes of file data that were read.
     pub read_bytes: u64,
-    /// Bytes of file data that were written.
+    /// Number of bytes of file data that were written.
     pub written_bytes: u64,
-    /// Durations of the operations, added up, in nanoseconds.
+    /// Sum of the durations of the operations in nanoseconds.
     pub busy_ns: u64,
-    /// Requests that waited for their turn.
+    /// Number of requests that waited for their turn.
     pub queued: Level,
-    /// Requests that were being executed.
+    /// Number of requests that were being executed.
     pub busy: Level,
-    /// Number of operations in each bucket of duration that is not empty, by ascending bucket.
+    /// Number of operations in each bucket of durations, sorted by bucket. Empty buckets are left
+    /// out.
     pub buckets: Vec<(u16, u64)>,
 }
 
@@ -135,12 +136,13 @@ impl Load {
         }
     }
 
-    /// Whether nothing happened.
+    /// Whether all figures are zero.
     pub fn is_idle(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Returns the rank of a cause of load, as `skep stats` ranks them.
+    /// Returns the weight of a load, by which causes of load are sorted. `skep stats` uses the same
+    /// formula.
     pub fn weight(&self) -> u64 {
         self.operations.saturating_add((self.read_bytes / 2 + self.written_bytes / 2) / (32 << 10))
     }
@@ -151,15 +153,15 @@ impl Load {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Measure {
-    /// Bytes that can still be stored on a target.
+    /// Number of bytes that can still be stored on a target.
     FreeBytes = 0,
-    /// Size of the file system of a target.
+    /// Size of the file system of a target in bytes.
     SizeBytes = 1,
     /// Share of the CPU time of the host of a node that was used, in thousandths.
     CpuPermille = 2,
-    /// Memory of the host of a node that programs can get.
+    /// Memory of the host of a node that is available to programs, in bytes.
     MemoryFree = 3,
-    /// Memory of the host of a node.
+    /// Total memory of the host of a node in bytes.
     Memory = 4,
 }
 
@@ -178,7 +180,7 @@ impl Measure {
         Self::ALL.iter().find(|(_, known)| *known == name).map(|(measure, _)| *measure)
     }
 
-    /// Returns the measure with a stored number.
+    /// Returns the measure that has this number in the files of the history.
     pub fn numbered(number: u64) -> Option<Self> {
         let index = usize::try_from(number).ok()?;
         Self::ALL.get(index).map(|(measure, _)| *measure)
@@ -192,7 +194,7 @@ pub struct Frame {
     pub start_ms: u64,
     /// Length of the interval in milliseconds.
     pub span_ms: u64,
-    /// Number of rounds of requests to the services that the frame is made from.
+    /// Number of rounds of requests to the services from which the frame was computed.
     pub samples: u64,
     /// The load of each object.
     pub loads: BTreeMap<Key, Load>,
@@ -221,8 +223,8 @@ impl Frame {
         }
     }
 
-    /// Keeps the [`MAX_CAUSES`] heaviest entries of each dimension of causes. Adds the others to
-    /// the entry `other`, so that sums stay exact.
+    /// Keeps the [`MAX_CAUSES`] objects with the most load in each dimension of causes. Adds the
+    /// loads of the remaining objects to the entry `other`, so that sums stay exact.
     pub fn bound(&mut self) {
         for (dimension, _) in Dimension::ALL.iter().filter(|(dimension, _)| dimension.is_cause()) {
             let of_dimension = self.loads.iter().filter(|(key, _)| key.dimension == *dimension);
@@ -249,7 +251,7 @@ impl Frame {
 pub(crate) mod tests {
     use super::*;
 
-    /// Returns a frame of one second with one load of a user and one of a target.
+    /// Returns a frame of one second with the loads of a node, of a target and of a user.
     pub(crate) fn frame(second: u64, operations: u64) -> Frame {
         let load = Load {
             operations,
@@ -279,7 +281,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn sums_of_frames_keep_counts_and_the_highest_level() {
+    fn sum_of_frames_adds_counts_and_has_the_highest_level() {
         let mut sum = Frame::default();
         for second in 60..120 {
             sum.add(&frame(second, second));

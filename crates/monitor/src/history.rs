@@ -1,8 +1,9 @@
-//! The history of a cluster: seconds of the last hour, minutes of a month, hours of two years.
+//! The history of a cluster. It has the seconds of the last hour, the minutes of the last month,
+//! and the hours of the last two years.
 //!
-//! Owns the three tiers (seconds, minutes, hours), the sums of frames for the next tier, the limit
-//! of the total size, and the reaction to a full disk. The newest seconds are also in memory, so
-//! the page works while nothing can be written.
+//! The module owns the three tiers (seconds, minutes, hours), the sums of frames for the next tier,
+//! the limit of the total size, and the reaction to a full disk. The newest seconds are also in
+//! memory, so the page works even if the history cannot be written.
 
 use crate::frame::Frame;
 use crate::limits::RECENT_FRAMES;
@@ -32,7 +33,8 @@ const LONGEST_SPAN_MS: [u64; 2] = [HOUR_MS, 2 * DAY_MS];
 #[derive(Debug)]
 pub struct History {
     tiers: Vec<Tier>,
-    /// The minute and the hour that are not complete: sums of the frames of the tier before.
+    /// The minute and the hour that are not complete. Each is the sum of frames of the previous
+    /// tier.
     open: [Frame; 2],
     recent: VecDeque<Frame>,
     max_bytes: u64,
@@ -42,7 +44,7 @@ pub struct History {
 /// The state of the files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HistoryState {
-    /// Bytes in all files.
+    /// Number of bytes in all files.
     pub bytes: u64,
     /// Maximum number of bytes in all files.
     pub max_bytes: u64,
@@ -51,8 +53,8 @@ pub struct HistoryState {
 }
 
 impl History {
-    /// Opens the history in a directory. Minutes and hours that were not complete continue with
-    /// the seconds and minutes on disk.
+    /// Opens the history in a directory. Computes the minute and the hour that are not complete
+    /// from the seconds and minutes on disk.
     ///
     /// # Errors
     /// The errors of the file system.
@@ -78,8 +80,8 @@ impl History {
         Ok(Self { tiers, open, recent, max_bytes, problem: None })
     }
 
-    /// Adds the frame of one interval of about a second. A failed write is logged and shown in
-    /// [`Self::state`]; the frame stays in memory.
+    /// Adds the frame of one interval of about a second. A failed write is logged and reported by
+    /// [`Self::state`], and the frame stays in memory.
     pub fn add(&mut self, frame: Frame) {
         let now_ms = frame.start_ms + frame.span_ms;
         self.store(0, &frame);
@@ -95,7 +97,7 @@ impl History {
     }
 
     /// Adds a frame of tier `index` to the incomplete frame of the next tier. If the frame is the
-    /// first of another minute or hour, stores the complete one.
+    /// first frame of another minute or hour, stores the completed minute or hour first.
     fn add_to_open(&mut self, index: usize, frame: &Frame) {
         let Some(sum) = self.open.get_mut(index) else { return };
         let length = step(index + 1);
@@ -109,8 +111,8 @@ impl History {
         self.open[index].add(frame);
     }
 
-    /// Writes a frame. While the disk is full, removes the oldest file of the tier with the most
-    /// bytes, and tries again.
+    /// Writes a frame to tier `index`. While the disk is full, removes the oldest file of the tier
+    /// with the most bytes, and tries again.
     fn store(&mut self, index: usize, frame: &Frame) {
         // The loop ends, since each turn removes a file.
         let error = loop {
@@ -141,14 +143,14 @@ impl History {
         by_size.into_iter().any(|index| self.tiers[index].remove_oldest())
     }
 
-    /// Returns the newest frames, oldest first: at most ten minutes of seconds.
+    /// Returns the newest frames of one second, oldest first. They cover at most ten minutes.
     pub fn recent(&self) -> &VecDeque<Frame> {
         &self.recent
     }
 
-    /// Calls `visit` with the frames from `from_ms` until before `to_ms`, oldest first. `span_ms`
-    /// determines their length ([`Self::step_ms`]); it differs from `to_ms - from_ms` if the caller
-    /// has moved one of the two to a whole point.
+    /// Calls `visit` with the frames that start in `from_ms..to_ms`, oldest first. `span_ms`
+    /// determines the length of the frames ([`Self::step_ms`]). It differs from `to_ms - from_ms`
+    /// if the caller has moved one of the two times to the start of a point.
     pub fn read(&self, span_ms: u64, from_ms: u64, to_ms: u64, mut visit: impl FnMut(&Frame)) {
         let index = tier_of(span_ms);
         let in_memory = self.recent.front().map_or(u64::MAX, |frame| frame.start_ms);
@@ -164,7 +166,8 @@ impl History {
             return;
         }
         self.tiers[index].read(from_ms, to_ms, |frame| visit(&frame));
-        // The frames that are not complete, from the longest: the hour, then its last minute.
+        // Visit the frames that are not complete, the longest first: the hour, then its last
+        // minute.
         for sum in self.open[..index].iter().rev() {
             if sum.samples > 0 && (from_ms..to_ms).contains(&sum.start_ms) {
                 visit(sum);
@@ -172,7 +175,7 @@ impl History {
         }
     }
 
-    /// Returns the length of the frames that [`Self::read`] gives for a span.
+    /// Returns the length of the frames that [`Self::read`] reads for a span.
     pub fn step_ms(span_ms: u64) -> u64 {
         step(tier_of(span_ms))
     }
@@ -187,7 +190,7 @@ impl History {
     }
 }
 
-/// Returns the index of the tier that a query over a span is read from.
+/// Returns the index of the tier that a query over a span reads.
 fn tier_of(span_ms: u64) -> usize {
     LONGEST_SPAN_MS.iter().take_while(|longest| span_ms > **longest).count()
 }
@@ -244,7 +247,7 @@ mod tests {
         for second in 0..3600 + 90 {
             history.add(frame(START + second, 1));
         }
-        // Ends without a last write, like a killed process.
+        // The history ends without a last write, as in a killed process.
         drop(history);
         let mut history = History::open(directory.path(), 1 << 30).unwrap();
         assert_eq!(history.recent().len(), RECENT_FRAMES);
@@ -265,7 +268,7 @@ mod tests {
         for second in 0..3 * 3600 {
             history.add(frame(START + second, 1));
         }
-        // The newest file of each tier stays, however small the bound is.
+        // The newest file of each tier stays, even if the limit is very small.
         assert!(history.state().bytes < 128 << 10, "{:?}", history.state());
         assert_eq!(history.recent().back(), Some(&frame(START + 3 * 3600 - 1, 1)));
     }

@@ -1,7 +1,7 @@
-//! A client for single HTTP requests: alerts to a webhook, points to InfluxDB, and the queries of
-//! `skep stats --history` to a monitor.
+//! A client for single HTTP requests. It sends alerts to a webhook, points to InfluxDB, traces to a
+//! collector, and the queries of `skep stats --history` to a monitor.
 //!
-//! Supports `http` only. Replies are bounded in length and time.
+//! The client supports only `http`. It limits the length of a reply and the time for it.
 
 use crate::limits::{MAX_REPLY_BYTES, SEND_PATIENCE};
 use skep_env::{Buf, MessagePart, TcpStream};
@@ -21,7 +21,7 @@ pub struct Url {
 }
 
 impl Url {
-    /// Parses an address. Without a port, port 80 is meant.
+    /// Parses an address. The default port is 80.
     ///
     /// # Errors
     /// A description of the problem.
@@ -50,7 +50,7 @@ pub struct HttpRequest<'a> {
     pub method: &'static str,
     /// The address.
     pub url: &'a Url,
-    /// The header `Authorization`; empty for none.
+    /// The value of the header `Authorization`. Without a value, the request has no such header.
     pub authorization: &'a str,
     /// The type of the body.
     pub content_type: &'static str,
@@ -58,10 +58,10 @@ pub struct HttpRequest<'a> {
     pub body: &'a [u8],
 }
 
-/// Sends a request, and returns code and body of the reply.
+/// Sends a request, and returns the status code and the body of the reply.
 ///
 /// # Errors
-/// A description of the problem: no connection, no reply in time, or a reply that is no HTTP.
+/// A description of the problem: no connection, no reply in time, or a reply that is not HTTP.
 pub async fn send(request: &HttpRequest<'_>) -> Result<(u16, Vec<u8>), String> {
     let address = &request.url.address;
     let sending = skep_env::timeout(SEND_PATIENCE, exchange(request));
@@ -99,7 +99,7 @@ async fn exchange(request: &HttpRequest<'_>) -> Result<(u16, Vec<u8>), String> {
     }
 }
 
-/// Parses a reply. `None` means that it is not complete.
+/// Parses a reply. `None` means that the reply is not complete.
 fn parse(received: &[u8], has_ended: bool) -> Result<Option<(u16, Vec<u8>)>, String> {
     let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut head = httparse::Response::new(&mut headers);
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn replies_end_at_their_length_or_with_the_connection() {
+    fn reply_ends_at_its_length_or_with_the_connection() {
         let reply = b"HTTP/1.1 204 No Content\r\nContent-Length: 2\r\n\r\nok";
         assert_eq!(parse(reply, false), Ok(Some((204, b"ok".to_vec()))));
         assert_eq!(parse(&reply[..reply.len() - 1], false), Ok(None));

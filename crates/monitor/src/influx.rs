@@ -1,7 +1,7 @@
-//! Copies of the figures in InfluxDB: line protocol over HTTP, for versions 1 and 2.
+//! Copies the figures to InfluxDB, in line protocol over HTTP, for versions 1 and 2.
 //!
 //! Each write has the points of the time since the previous write. A failed write is logged, and
-//! InfluxDB lacks the points of that time. The history of the monitor has them.
+//! InfluxDB lacks the points of that time. The history of the monitor has these figures.
 
 use crate::frame::{Dimension, Frame, Measure};
 use crate::http_client::{HttpRequest, Url, send};
@@ -9,7 +9,7 @@ use crate::names::Names;
 use skep_types::ClusterMap;
 use std::fmt::Write;
 
-/// Returns the points of a frame, one line each.
+/// Returns the points of a frame, with one line for each point.
 pub(crate) fn lines(frame: &Frame, names: &Names, map: Option<&ClusterMap>) -> String {
     let cluster = map.map_or_else(String::new, |map| map.cluster.to_string());
     let at_ms = frame.start_ms + frame.span_ms;
@@ -48,14 +48,14 @@ pub(crate) fn lines(frame: &Frame, names: &Names, map: Option<&ClusterMap>) -> S
     text
 }
 
-/// Integers of InfluxDB are signed.
+/// Converts a number to a signed integer, since the integers of InfluxDB are signed.
 fn signed(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }
 
-/// Escapes the value of a tag. Line breaks and other control characters become `?`: the line
-/// protocol cannot have them in tags. A backslash before the end of a value would escape the
-/// following comma, so it becomes a slash.
+/// Escapes the value of a tag. Line breaks and other control characters become `?`, since tags in
+/// the line protocol cannot contain control characters. A backslash before the end of a value would
+/// escape the following comma, so it becomes a slash.
 fn escaped(value: &str) -> String {
     let mut escaped = String::with_capacity(value.len());
     for c in value.chars() {
@@ -69,7 +69,7 @@ fn escaped(value: &str) -> String {
     if escaped.is_empty() { "none".into() } else { escaped }
 }
 
-/// Writes points.
+/// Sends points to InfluxDB.
 ///
 /// # Errors
 /// A description of the problem.
@@ -100,7 +100,7 @@ mod tests {
     use crate::frame::tests::frame;
 
     #[test]
-    fn influx_points_are_valid_also_with_hostile_names() {
+    fn influx_points_are_valid_even_with_hostile_names() {
         let mut hostile = frame(1_800_000_000, 10);
         let load = hostile.loads.values().next().unwrap().clone();
         let id = "a b,c=d\ninjected,x=1 y=2\\".to_owned();

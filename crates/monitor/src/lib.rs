@@ -1,16 +1,17 @@
-//! The monitor: asks all services of a cluster for their figures each second, keeps the history,
+//! The monitor asks all services of a cluster for their figures each second. It stores the history,
 //! reports problems, and serves a web page and an interface for programs.
 //!
 //! - [`settings`]: the settings of `skep monitor`.
-//! - `collect`, `observe`: from requests to [`frame`]s, the load of one second.
-//! - [`history`], [`tier`], [`codec`]: frames on disk, by seconds, minutes and hours.
-//! - `findings`, `alerts`, `notify`, `evictions`: rules, their alerts, and the notifications.
-//! - `routes`, `live`, `series`, `page`: the HTTP server. `influx`: copies for InfluxDB.
-//!   `otlp`: traces for collectors.
-//! - [`http_client`]: single requests over HTTP, for `skep stats --history` too.
+//! - `collect`, `observe`: the requests to the services, and the computation of a [`frame`], which
+//!   is the load of one second.
+//! - [`history`], [`tier`], [`codec`]: the frames of seconds, minutes and hours on disk.
+//! - `findings`, `alerts`, `notify`, `evictions`: the rules, the alerts, and the notifications.
+//! - `routes`, `live`, `series`, `page`: the HTTP server. `influx`: the copies for InfluxDB.
+//!   `otlp`: the traces for collectors.
+//! - [`http_client`]: single requests over HTTP. `skep stats --history` uses it, too.
 //!
-//! Does not own the counting (`skep-metrics`) or the rates (`skep-stats`). No service needs the
-//! monitor. See `docs/design/0016-monitor.md`.
+//! The crate does not own the counting (`skep-metrics`) or the rates (`skep-stats`). No service
+//! needs the monitor. See `docs/design/0016-monitor.md`.
 
 mod alerts;
 pub mod codec;
@@ -55,8 +56,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Runs the monitor of the cluster that a token names, until a signal ends it. The monitor takes a
-/// replaced token from `token_file`.
+/// Runs the monitor of the cluster that a token names, until a signal ends the monitor. If
+/// `token_file` is replaced, the monitor uses the new token.
 ///
 /// # Errors
 /// - `Configuration` if the password or the token for InfluxDB cannot be read.
@@ -83,7 +84,7 @@ pub fn run(settings: &MonitorSettings, token: &JoinToken, token_file: &Path) -> 
         .map_err(|error| Error::new(ErrorCode::Io, format!("cannot run the event loop: {error}")))?
 }
 
-/// Returns the present time in milliseconds since 1970.
+/// Returns the current time in milliseconds since 1970.
 fn now_ms() -> u64 {
     let now = skep_env::wall_time();
     u64::try_from(now.seconds).unwrap_or(0) * 1000 + u64::from(now.nanoseconds / 1_000_000)
@@ -96,7 +97,8 @@ async fn serve(settings: &MonitorSettings, token: &JoinToken) -> Result<()> {
     std::fs::create_dir_all(directory).map_err(named)?;
     let _lock = lock(settings)?;
     let history = History::open(&directory.join("history"), settings.history.0).map_err(named)?;
-    // The function is shared with the services, so its errors name their setting `node.listen`.
+    // The services also use the function `listen`, so its errors name the setting `node.listen` of
+    // the services.
     let renamed =
         |error: Error| Error::new(error.code(), error.context().replace("node.listen", "listen"));
     let listener = listen(&settings.listen, directory, IfTaken::Move).await.map_err(renamed)?;
@@ -123,7 +125,7 @@ async fn serve(settings: &MonitorSettings, token: &JoinToken) -> Result<()> {
     Ok(())
 }
 
-/// Takes the lock that only one monitor of a directory can hold.
+/// Takes the lock of the directory. Only one monitor can hold this lock.
 fn lock(settings: &MonitorSettings) -> Result<std::fs::File> {
     let path = settings.directory.join("lock");
     let named = |error: std::io::Error| Error::from(error).within(path.display());
@@ -172,8 +174,8 @@ async fn collect_for_ever(
     }
 }
 
-/// Returns the time of the next round: an interval after the last one was due, or later if the
-/// rounds would otherwise take more than their share of one CPU (`limits::CPU_SHARE`).
+/// Returns the time of the next round. It is one interval after the due time of the last round, or
+/// later if the rounds would otherwise take more than their share of one CPU (`limits::CPU_SHARE`).
 fn next_round(due: Duration, interval: Duration, now: Duration, work: Duration) -> Duration {
     let pause = (work * limits::CPU_SHARE).saturating_sub(work);
     // After a late round, the next round does not follow at once.
@@ -236,7 +238,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rounds_keep_their_period_and_limit_their_cost() {
+    fn rounds_are_periodic_and_their_cost_is_limited() {
         let ms = Duration::from_millis;
         let next = |due, now, work| next_round(ms(due), ms(1000), ms(now), ms(work));
         assert_eq!(next(5000, 5030, 3), ms(6000));

@@ -27,11 +27,11 @@ const TOP: usize = 20;
 /// Span of the phases in the description.
 const PHASES_SPAN_MS: u64 = 10_000;
 
-/// Time for which a request for the pages of services counts as use of Prometheus: it asks each
-/// minute by default.
+/// Prometheus counts as unused if it has not asked for the metrics pages of services for this time.
+/// By default, Prometheus asks each minute.
 const DISCOVERY_MS: u64 = 3_600_000;
 
-/// Rules of states in which requests wait or fail, as long as the states hold.
+/// Rules whose findings mean that requests wait or fail while the finding holds.
 const STOPPING: [&str; 5] =
     ["target-offline", "target-down", "target-hung", "target-failed", "service-unreachable"];
 
@@ -45,7 +45,7 @@ fn stops_requests(alert: &Alert, scope: &Scope) -> bool {
     is_in_scope && STOPPING.contains(&alert.rule)
 }
 
-/// Returns an alert that has ended as a cause of the slowness of its time.
+/// Returns an alert that has ended as a cause of slowness in the time of the alert.
 fn past_cause(alert: &Alert, now_ms: u64) -> Cause {
     let ended_ms = alert.ended_ms.unwrap_or(now_ms);
     let seconds = |ms: u64| ms as f64 / 1000.0;
@@ -63,13 +63,13 @@ fn past_cause(alert: &Alert, now_ms: u64) -> Cause {
     }
 }
 
-/// A page with metrics on the loopback address of another host.
+/// Error for a metrics page that is on the loopback address of another host.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct HiddenPage;
 
-/// Returns the address at which this host reads the page of a service. The service serves the page
-/// on the address `page`, and other nodes reach the service at `registered`. This host has the
-/// addresses `own`.
+/// Returns the address at which this host can read the metrics page of a service. The service
+/// serves the page at the address `page`, and other nodes reach the service at the addresses
+/// `registered`. This host has the addresses `own`.
 fn reachable_page(page: &str, registered: &[String], own: &[IpAddr]) -> Result<String, HiddenPage> {
     let Ok(bound) = page.parse::<SocketAddr>() else { return Ok(page.to_owned()) };
     if bound.ip().is_unspecified() {
@@ -78,7 +78,7 @@ fn reachable_page(page: &str, registered: &[String], own: &[IpAddr]) -> Result<S
     }
     let is_here = |address: &String| match address.parse::<SocketAddr>() {
         Ok(address) => address.ip().is_loopback() || own.contains(&address.ip()),
-        // A name: it may be one of this host.
+        // A host name may be a name of this host.
         Err(_) => true,
     };
     match bound.ip().is_loopback() && !registered.iter().any(is_here) {
@@ -101,7 +101,7 @@ pub(crate) struct MonitorState {
     settings: AlertSettings,
     /// Addresses of this host.
     own_addresses: Vec<IpAddr>,
-    /// Time of the last request for the pages of services, as Prometheus sends it.
+    /// Time of the last request of Prometheus for the metrics pages of the services.
     pub(crate) discovery_at_ms: Cell<Option<u64>>,
     /// Time between the last two rounds, in milliseconds.
     pub(crate) interval_ms: u64,
@@ -129,8 +129,8 @@ impl MonitorState {
         }
     }
 
-    /// Takes the replies of a round that ended at `now_ms` and covers `span_ms`. Returns the alerts
-    /// that begin or end.
+    /// Takes the replies of a round that ended at `now_ms` and covers `span_ms` milliseconds.
+    /// Returns the alerts that begin or end.
     pub(crate) fn take(
         &mut self,
         mut collected: Collected,
@@ -162,20 +162,21 @@ impl MonitorState {
         self.alerts.update(now_ms, self.findings.clone())
     }
 
-    /// Returns the id of the cluster as text; empty before the first map.
+    /// Returns the id of the cluster as text. The text is empty before the first map.
     pub(crate) fn cluster(&self) -> String {
         self.collected.map.as_ref().map_or_else(String::new, |map| map.cluster.to_string())
     }
 
-    /// Returns the address of the page with metrics of a service, for a program on this host.
-    /// `None` means that it has no page, [`HiddenPage`] that only its own host can read the page.
+    /// Returns the address of the metrics page of a service, for a program on this host. `None`
+    /// means that the service has no page. [`HiddenPage`] means that only programs on the host of
+    /// the service can read the page.
     pub(crate) fn page_of(&self, node: &Node) -> Option<Result<String, HiddenPage>> {
         let page = self.observer.page_of(node.id.raw())?;
         Some(reachable_page(page, &node.addresses, &self.own_addresses))
     }
 
-    /// Returns the names of the services whose pages cannot be read from this host, while a program
-    /// asks for the pages.
+    /// Returns the names of the services whose metrics pages cannot be read from this host. The
+    /// list is empty if no program has asked for the pages recently.
     pub(crate) fn hidden_pages(&self, now_ms: u64) -> Vec<String> {
         let asked = self.discovery_at_ms.get();
         let is_asked = asked.is_some_and(|at| now_ms.saturating_sub(at) < DISCOVERY_MS);
@@ -191,7 +192,7 @@ impl MonitorState {
         let map = self.collected.map.as_ref()?;
         let evidence = self.evidence.of_span(now_ms, span_ms);
         let mut report = explain(&evidence, map, scope, &thresholds(&self.settings));
-        // The map has only the states of this moment.
+        // The map has only the current states.
         let ended = self.alerts.ended_since(now_ms.saturating_sub(span_ms));
         let of_scope = ended.filter(|alert| stops_requests(alert, scope));
         report.findings.extend(of_scope.map(|alert| past_cause(alert, now_ms)));
@@ -317,7 +318,7 @@ fn sum_of(frame: &Frame, dimension: Dimension, id: u32) -> Load {
     sum
 }
 
-/// Returns one word for the state of a target.
+/// Returns the state of a target as one word.
 fn state_word(target: &Target) -> &'static str {
     match (target.health.condition, target.capacity_pool) {
         _ if target.reachability != skep_types::map::Reachability::Online => "offline",
@@ -331,8 +332,8 @@ fn state_word(target: &Target) -> &'static str {
     }
 }
 
-/// Returns size and free space of the storage targets. Targets on the same file system share its
-/// space, so each file system counts once.
+/// Returns the total size and free space of the storage targets. Targets on the same file system
+/// share its space, so each file system counts once.
 fn capacity(map: &ClusterMap) -> Value {
     let (mut seen, mut size, mut free) = (BTreeSet::new(), 0_u64, 0_u64);
     let storage = map.targets.iter().filter(|it| it.kind == skep_types::TargetKind::Storage);
@@ -362,7 +363,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn state_that_has_ended_is_a_cause_of_its_span() {
+    fn ended_problem_is_a_cause_for_the_span_that_includes_it() {
         let mut alerts = AlertBook::default();
         let offline = || Finding {
             rule: "target-offline",
@@ -389,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_of_other_hosts_have_an_address_that_others_reach() {
+    fn pages_of_other_hosts_get_a_reachable_address() {
         let own: Vec<IpAddr> = vec!["10.0.0.1".parse().unwrap()];
         let page = |page: &str, registered: &str| {
             reachable_page(page, &[registered.to_owned()], &own).unwrap_or_default()

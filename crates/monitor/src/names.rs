@@ -1,16 +1,16 @@
-//! Names of the objects that entries of the history stand for.
+//! Names of the objects whose ids the history contains.
 
 use crate::frame::Dimension;
 use skep_rpc::origin::job_text;
 use skep_types::{ClusterMap, NodeKind};
 use std::collections::{BTreeMap, HashMap};
 
-/// Maximum number of clients that have left the cluster and whose names are kept.
+/// Maximum number of clients that have left the cluster and whose names are stored.
 const MAX_FORMER: usize = 4096;
 
-/// Reads the names of ids from a file such as `/etc/passwd`. Ids of other directories, such as
-/// LDAP, keep their numbers. Control characters are replaced, so that a name cannot move the
-/// cursor of a terminal.
+/// Reads the names of ids from a file such as `/etc/passwd`. Ids from other directories, such as
+/// LDAP, get no name. Control characters are replaced, so that a name cannot move the cursor of a
+/// terminal.
 pub fn names_in(file: &str) -> HashMap<String, String> {
     let text = std::fs::read_to_string(file).unwrap_or_default();
     text.lines()
@@ -32,7 +32,8 @@ pub fn printable(name: &str) -> String {
 pub(crate) struct Names {
     users: HashMap<String, String>,
     groups: HashMap<String, String>,
-    /// By node id. Has clients that have left too, since the history names them.
+    /// The names of nodes by node id. They include clients that have left, since the history
+    /// contains their ids.
     nodes: BTreeMap<u32, String>,
 }
 
@@ -42,20 +43,20 @@ impl Names {
         Self { users, groups, nodes: BTreeMap::new() }
     }
 
-    /// Takes the names of a cluster map.
+    /// Adds the names in a cluster map.
     pub(crate) fn learn(&mut self, map: &ClusterMap) {
         for node in &map.nodes {
             self.nodes.insert(node.id.raw(), printable(&node.name));
         }
         let is_member = |id: u32| map.nodes.iter().any(|node| node.id.raw() == id);
-        // Node ids grow, so the lowest ones are the oldest.
+        // Node ids are assigned in ascending order, so the oldest nodes have the lowest ids.
         while self.nodes.len() > map.nodes.len() + MAX_FORMER {
             let Some(oldest) = self.nodes.keys().copied().find(|id| !is_member(*id)) else { break };
             self.nodes.remove(&oldest);
         }
     }
 
-    /// Returns the name of an object; empty if it has none.
+    /// Returns the name of an object. The text is empty if the object has no name.
     pub(crate) fn name(&self, dimension: Dimension, id: &str, map: Option<&ClusterMap>) -> String {
         let known = match dimension {
             Dimension::Node | Dimension::Client => {

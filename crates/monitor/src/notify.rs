@@ -1,7 +1,8 @@
-//! Sends alerts to the program and the address that the settings name.
+//! Sends alerts to the program and to the address that the settings name.
 //!
-//! Owns a bounded queue and one task that empties it, so that a slow receiver delays neither the
-//! rounds nor the page. A failed notification is logged, and is not sent again.
+//! The module owns a bounded queue and one task that sends the notifications in it, so that a slow
+//! receiver delays neither the rounds nor the page. A failed notification is logged, and is not
+//! sent again.
 
 use crate::alerts::Alert;
 use crate::http_client::{HttpRequest, Url, send};
@@ -15,7 +16,7 @@ use std::process::{Command, Stdio};
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Interval between checks whether the program has ended.
+/// Interval between the checks whether the notified program has ended.
 const PAUSE: Duration = Duration::from_millis(50);
 
 /// The queue of notifications.
@@ -26,7 +27,7 @@ pub(crate) struct Notifications {
 }
 
 impl Notifications {
-    /// Adds an alert that begins or ends, in a cluster.
+    /// Adds a notification about an alert of a cluster that begins or ends.
     pub(crate) fn add(&self, cluster: &str, alert: &Alert) {
         let state = if alert.ended_ms.is_some() { "ended" } else { "began" };
         match alert.ended_ms {
@@ -87,8 +88,8 @@ async fn run_program(program: &str, arguments: &[String], text: &str) -> Result<
     command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::null());
     let mut child = skep_env::spawn_child(&mut command).map_err(|error| error.to_string())?;
     if let Some(mut input) = child.stdin.take() {
-        // A notification is shorter than a pipe, so the write does not wait for the program. A
-        // program need not read its input.
+        // A notification is shorter than a pipe, so the write does not wait for the program. An
+        // error is ignored, since the program need not read its input.
         let _ = input.write_all(text.as_bytes());
     }
     let deadline = skep_env::now() + SEND_PATIENCE;
@@ -112,7 +113,7 @@ mod tests {
     use crate::settings::MonitorSettings;
 
     #[test]
-    fn a_program_gets_the_alert_and_a_failing_one_is_reported() {
+    fn program_gets_the_alert_and_its_failure_is_reported() {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("alert");
         let script = format!("cat > {}", file.display());

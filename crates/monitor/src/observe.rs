@@ -1,7 +1,7 @@
-//! From the replies of services to a frame of the history.
+//! Computes a frame of the history from the replies of services.
 //!
-//! Pure: no I/O and no clock. Remembers the last reply of each service, since a frame has
-//! differences of counters.
+//! The module is pure: it uses no I/O and no clock. It stores the last reply of each service, since
+//! a frame has differences of counters.
 
 use crate::frame::{Dimension, Frame, Key, Level, Load, Measure};
 use skep_stats::why::Evidence;
@@ -10,7 +10,7 @@ use skep_types::ClusterMap;
 use skep_wire::node::StatisticsSeries;
 use std::collections::BTreeMap;
 
-/// The divisions of load that frames have, with their dimension.
+/// The divisions of load in a frame, with their dimensions.
 const DIVISIONS: [(By, Dimension); 7] = [
     (By::Node, Dimension::Node),
     (By::Target, Dimension::Target),
@@ -22,14 +22,15 @@ const DIVISIONS: [(By, Dimension); 7] = [
 ];
 const LOG_SYNC: &str = "skep_metadata_log_sync_seconds";
 
-/// The last replies.
+/// The last reply of each service.
 #[derive(Debug, Default)]
 pub(crate) struct Observer {
     last: BTreeMap<u32, ServiceFigures>,
 }
 
 impl Observer {
-    /// Returns the address of the page with metrics of a service. `None` means that it has none.
+    /// Returns the address of the metrics page of a service. `None` means that the service has no
+    /// page.
     pub(crate) fn page_of(&self, node: u32) -> Option<&str> {
         let page = self.last.get(&node)?.statistics.page.as_str();
         (!page.is_empty()).then_some(page)
@@ -142,7 +143,8 @@ fn add_log_syncs(frame: &mut Frame, earlier: Option<&ServiceFigures>, now: &Serv
     }
 }
 
-/// Adds the figures of a service's host: memory, and the share of CPU time that was used.
+/// Adds the figures of the host of a service, which are the memory and the share of CPU time that
+/// was used.
 fn add_host(frame: &mut Frame, earlier: Option<&ServiceFigures>, now: &ServiceFigures) {
     let value = |figures: &ServiceFigures, metric: &str| {
         let mut all = figures.statistics.series.iter();

@@ -1,9 +1,9 @@
-//! Export of records of operations as traces: OTLP over HTTP with JSON, for OpenTelemetry
-//! collectors.
+//! Exports records of operations as traces to OpenTelemetry collectors, in OTLP over HTTP with
+//! JSON.
 //!
-//! Does not own the records (`skep_exporter::traces`). Nothing queues here: records wait in the
-//! bounded rings of the services. A batch that the collector could not take is sent again, and a
-//! batch that it refuses is dropped.
+//! The module does not own the records (`skep_exporter::traces`). It has no queue, since records
+//! wait in the bounded rings of the services. A batch that the collector could not take is sent
+//! again, and a batch that the collector refuses is dropped.
 
 mod spans;
 
@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// How far the records of a service were exported.
+/// The last record of a service that was exported.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Position {
     incarnation: u64,
@@ -39,14 +39,14 @@ pub(crate) struct Exporter {
 #[derive(Debug, PartialEq, Eq)]
 enum Sent {
     Accepted,
-    /// The collector refuses the batch for good.
+    /// The collector refuses the batch permanently.
     Refused(String),
     /// The collector cannot take the batch now.
     Failed(String),
 }
 
 impl Exporter {
-    /// Returns the exporter that the settings describe. `None` if they have no address.
+    /// Returns the exporter that the settings describe, or `None` if the settings have no address.
     ///
     /// # Errors
     /// `Configuration` if the address is invalid.
@@ -102,7 +102,7 @@ impl Exporter {
     }
 
     /// Returns at most `MAX_EXPORTED_RECORDS` records that were not exported yet, and the positions
-    /// behind them. Services that do not reply are left out.
+    /// after these records. Services that do not reply are left out.
     async fn new_records(
         &self,
         services: &[Node],
@@ -137,7 +137,8 @@ impl Exporter {
         };
         match send(&request).await {
             Ok((200..=299, _)) => Sent::Accepted,
-            // The collector is busy, or an upstream is: OTLP asks for a repetition.
+            // The collector or an upstream service is busy. OTLP requires that the batch is sent
+            // again.
             Ok((code @ (429 | 502..=504), _)) => Sent::Failed(format!("it replied {code}")),
             Ok((code, reply)) => {
                 let reason: String = String::from_utf8_lossy(&reply).chars().take(200).collect();
@@ -148,8 +149,8 @@ impl Exporter {
     }
 }
 
-/// Asks a service for a page of records behind a position. If the service has restarted, its
-/// positions begin again.
+/// Asks a service for a page of records after a position. If the service has restarted, its
+/// positions begin at zero again.
 async fn ask(identity: &Identity, node: &Node, before: Option<Position>) -> Result<TraceList> {
     let mut last = Error::new(ErrorCode::Disconnected, "the node has no address");
     for address in &node.addresses {

@@ -1,4 +1,5 @@
-//! The files of the web page, which are part of the program. The page loads nothing from elsewhere.
+//! The files of the web page, which are part of the program. The page loads no files from other
+//! servers.
 
 /// Path, type and content of each file.
 pub(crate) const FILES: [(&str, &str, &str); 7] = [
@@ -28,8 +29,8 @@ mod tests {
         }
     }
 
-    /// Names of users, clients and paths come from others. The page shows them as text nodes, so
-    /// it has no function that parses text as HTML or as a program.
+    /// Names of users, clients and paths are untrusted. The page shows these names as text nodes,
+    /// so the page must use no function that parses text as HTML or as a program.
     #[test]
     fn the_page_never_parses_text_as_html_or_program() {
         for (path, _, text) in FILES {

@@ -2,21 +2,22 @@
 
 use skep_metrics::{BUCKETS, HistogramValue};
 
-/// Number of groups of buckets in a heat map: the durations up to 1 us, one group for each
-/// doubling, and the durations without a bound.
+/// Number of groups of buckets in a heat map. There is one group for the durations up to 1 us, one
+/// group for each doubling of the duration, and one group for longer durations.
 pub(crate) const HEAT_ROWS: usize = 28;
 
 fn histogram(buckets: &[(u16, u64)]) -> HistogramValue {
     let mut value = HistogramValue::default();
     for (bucket, count) in buckets {
-        // A newer program may have stored more buckets: their durations count as very long.
+        // A newer program may have stored more buckets. Their durations count in the last bucket.
         value.buckets[usize::from(*bucket).min(BUCKETS - 1)] += count;
     }
     value
 }
 
 /// Returns the duration in nanoseconds that the given share of operations does not exceed. `None`
-/// means that there is no operation, or that the duration has no bound.
+/// means that there is no operation, or that the duration is in the last bucket, which has no upper
+/// bound.
 pub(crate) fn quantile_ns(buckets: &[(u16, u64)], share: f64) -> Option<u64> {
     let found = histogram(buckets).quantile(share)?;
     u64::try_from(found.as_nanos()).ok()

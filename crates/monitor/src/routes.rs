@@ -1,8 +1,8 @@
-//! The paths of the monitor's HTTP server, and the check of a reader's rights.
+//! The paths of the monitor's HTTP server, and the check whether a request is allowed.
 //!
-//! No request changes anything, so the server only prevents other web pages from reading the
-//! replies. Without a password only this host can connect, and the header `Host` must name this
-//! host: otherwise a foreign web page could make its own name resolve to this address (DNS
+//! No request changes any state, so the server only prevents other web pages from reading the
+//! replies. Without a password, only this host can connect, and the header `Host` must name this
+//! host. Otherwise, a foreign web page could make its own name resolve to this address (DNS
 //! rebinding), and read the replies in the browser of a user of this host.
 
 use crate::live::MonitorState;
@@ -15,8 +15,8 @@ use skep_stats::why::Scope;
 use skep_types::NodeKind;
 use std::sync::Arc;
 
-/// Headers of all replies: the browser loads nothing from elsewhere, shows the page in no frame,
-/// and stores no reply.
+/// Headers of all replies. With these headers, the browser loads no files from other servers, does
+/// not show the page in a frame, and stores no reply.
 const HEADERS: &[(&str, &str)] = &[
     (
         "Content-Security-Policy",
@@ -34,7 +34,7 @@ const JSON: &str = "application/json";
 /// The protection of the server.
 #[derive(Debug)]
 pub(crate) struct Access {
-    /// The password. `None` means that only this host can connect, and needs none.
+    /// The password. `None` means that only this host can connect, and that no password is needed.
     pub(crate) password: Option<String>,
 }
 
@@ -123,8 +123,8 @@ fn why(parameters: &Parameters, state: &MonitorState, now_ms: u64) -> Result<Val
     serde_json::to_value(report).map_err(|error| error.to_string())
 }
 
-/// Returns the pages with metrics of all services, in the form that the HTTP service discovery of
-/// Prometheus reads. Leaves out the pages that only a program on the host of the service can read
+/// Returns the metrics pages of all services, in the form that the HTTP service discovery of
+/// Prometheus reads. Omits the pages that only a program on the host of the service can read
 /// ([`MonitorState::hidden_pages`]).
 fn prometheus_targets(state: &MonitorState) -> Value {
     let Some(map) = &state.collected.map else { return json!([]) };
@@ -152,7 +152,7 @@ fn bad(problem: &str) -> Reply {
     Reply { status: "400 Bad Request", content_type: JSON, headers: HEADERS, body }
 }
 
-/// Decodes a query: `a=b&c=d`, with `%` escapes and `+` for spaces.
+/// Decodes a query of the form `a=b&c=d`, with `%` escapes and with `+` for spaces.
 fn parameters(query: &str) -> Result<Parameters, String> {
     let pairs = query.split('&').filter(|pair| !pair.is_empty());
     pairs
@@ -211,7 +211,7 @@ fn is_this_host(host: &str) -> bool {
         None => host.split(':').next().unwrap_or_default(),
     };
     let is_loopback = |ip: std::net::IpAddr| ip.is_loopback();
-    // Programs of HTTP/1.0 send no header; browsers always do.
+    // Programs that use HTTP/1.0 send no header `Host`. Browsers always send this header.
     host.is_empty() || name == "localhost" || name.parse().is_ok_and(is_loopback)
 }
 

@@ -1,5 +1,5 @@
-//! Queries of the history: the load of one object or of all over time, and the load of all objects
-//! over a span.
+//! Queries of the history. A query returns the load of one object or of all objects over time, or
+//! the total load of each object in a time span.
 
 use crate::frame::{Dimension, Frame, Key, Load, Measure};
 use crate::history::History;
@@ -10,23 +10,23 @@ use serde_json::{Value, json};
 use skep_types::ClusterMap;
 use std::collections::BTreeMap;
 
-/// Longest span of a query: the time for which the longest frames are kept.
+/// Longest span of a query, which is the time for which the history stores the frames of hours.
 const LONGEST_SPAN_MS: u64 = 731 * 24 * 3600 * 1000;
 
 /// A query over time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct SeriesQuery {
     pub(crate) dimension: Dimension,
-    /// The id of the object. `None` means the sum of all.
+    /// The id of the object. `None` means the sum of all objects.
     pub(crate) id: Option<String>,
-    /// The service. `None` means all.
+    /// The service. `None` means all services.
     pub(crate) service: Option<String>,
     pub(crate) span_ms: u64,
     pub(crate) points: usize,
     pub(crate) has_heat: bool,
 }
 
-/// The parameters of a request, decoded.
+/// The decoded parameters of a request.
 pub(crate) type Parameters = BTreeMap<String, String>;
 
 /// Returns a parameter that is a number of seconds, as milliseconds.
@@ -68,7 +68,7 @@ impl SeriesQuery {
     }
 }
 
-/// The sum of the frames that make one point.
+/// The sum of the frames of one point.
 #[derive(Debug, Default)]
 struct Point {
     load: Load,
@@ -130,7 +130,7 @@ pub(crate) fn series(history: &History, query: &SeriesQuery, now_ms: u64) -> Val
     result
 }
 
-/// Returns the length of a point: a multiple of the length of the frames.
+/// Returns the length of a point in milliseconds, which is a multiple of the length of the frames.
 fn step_of(query: &SeriesQuery) -> u64 {
     let frame = History::step_ms(query.span_ms);
     let wanted = query.span_ms / query.points as u64;
@@ -146,13 +146,13 @@ fn column(points: &[Point], of: impl Fn(&Point) -> Option<f64>) -> Value {
     values.map(|value| value.map(rounded)).collect::<Vec<_>>().into()
 }
 
-/// Rounds to a thousandth, so that replies are short.
+/// Rounds a value to thousandths, so that replies are short.
 fn rounded(value: f64) -> f64 {
     (value * 1000.0).round() / 1000.0
 }
 
-/// Returns the load of all objects of a dimension over a span that ends at `now_ms`, the heaviest
-/// first.
+/// Returns the load of each object of a dimension in a time span that ends at `now_ms`. The objects
+/// with the most load are first.
 pub(crate) fn loads(
     history: &History,
     dimension: Dimension,
@@ -172,7 +172,8 @@ pub(crate) fn loads(
     })
 }
 
-/// Returns the loads of one dimension of a frame, the heaviest first.
+/// Returns the loads of the objects of one dimension in a frame. The objects with the most load are
+/// first.
 pub(crate) fn rows(
     frame: &Frame,
     dimension: Dimension,
@@ -192,7 +193,7 @@ pub(crate) fn rows(
     rows.collect()
 }
 
-/// Returns the figures of a load in a frame: counts, and rates for each second.
+/// Returns the figures of a load in a frame, which are counts and rates per second.
 pub(crate) fn row(load: &Load, frame: &Frame) -> Value {
     let per_second = |count: u64| match frame.span_ms {
         0 => 0.0,
@@ -222,7 +223,7 @@ pub(crate) fn row(load: &Load, frame: &Frame) -> Value {
     })
 }
 
-/// Returns the reading of a measure in a frame: the mean over its samples.
+/// Returns the mean of a measure over the samples of a frame.
 pub(crate) fn reading(frame: &Frame, measure: Measure, id: u32) -> Option<u64> {
     let level = frame.readings.get(&(measure, id))?;
     level.sum.checked_div(frame.samples)

@@ -1,4 +1,4 @@
-//! Settings of `skep monitor`. The doc comments are the manual.
+//! Settings of `skep monitor`. The manual is generated from the doc comments.
 
 use crate::limits::MIN_PASSWORD;
 use serde::{Deserialize, Serialize};
@@ -10,9 +10,9 @@ use std::time::Duration;
 
 /// The default port of the monitor.
 pub const DEFAULT_PORT: u16 = 7480;
-/// Smallest bound of the history: each tier needs a few files.
+/// Minimum size limit of the history, since each tier needs a few files.
 const MIN_HISTORY: u64 = 16 << 20;
-/// Shortest and longest interval of rounds. The history counts in seconds.
+/// Shortest and longest interval of rounds. The shortest frames of the history cover one second.
 const INTERVALS: std::ops::RangeInclusive<Duration> =
     Duration::from_secs(1)..=Duration::from_secs(60);
 
@@ -20,20 +20,22 @@ const INTERVALS: std::ops::RangeInclusive<Duration> =
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MonitorSettings {
-    /// Directory in which the monitor keeps the history; created if missing. There is no default.
+    /// Directory in which the monitor stores the history. The monitor creates a missing directory.
+    /// There is no default.
     pub directory: PathBuf,
-    /// Address of the page and of the interface for programs, as `host:port`. With port 0 a free
-    /// one is chosen at the first start, and the file `address` in the directory has it. An
-    /// address that other hosts can reach needs a `password_file`.
+    /// Address of the page and of the interface for programs, as `host:port`. With port 0, the
+    /// monitor chooses a free port at the first start, and writes the address to the file `address`
+    /// in the directory. An address that other hosts can reach needs a `password_file`.
     pub listen: String,
-    /// File with the password of the page, in its first line. Browsers ask for it, with any name
-    /// of a user. Programs send it as `Authorization: Bearer PASSWORD`. Empty: no password, and
-    /// the page can be opened on this host only.
+    /// File with the password of the page, in its first line. Browsers ask for it. The monitor
+    /// accepts any user name. Programs send the password as `Authorization: Bearer PASSWORD`.
+    /// Empty: no password, and the page can be opened on this host only.
     pub password_file: PathBuf,
-    /// Maximum size of the history on disk. If it is reached, the oldest files are removed.
+    /// Maximum size of the history on disk. If the history reaches this size, the oldest files are
+    /// removed.
     pub history: ByteSize,
-    /// Time between two rounds of requests to all services: 1 s to 60 s. The monitor makes it
-    /// longer by itself if the computation of a round takes more than a tenth of this time.
+    /// Time between two rounds of requests to all services: 1 s to 60 s. The monitor waits longer
+    /// if the computation of a round takes more than a tenth of this time.
     pub interval: Interval,
     /// Log level: `error`, `warn`, `info`, `debug` or `trace`.
     pub log: String,
@@ -53,7 +55,7 @@ pub struct MonitorSettings {
 #[serde(deny_unknown_fields)]
 pub struct OtlpSettings {
     /// Address of an OpenTelemetry collector that takes OTLP over HTTP with JSON, as
-    /// `http://host:4318/v1/traces`. Empty: none.
+    /// `http://host:4318/v1/traces`. Empty: no export.
     pub url: String,
     /// Time between two exports.
     pub interval: Interval,
@@ -64,18 +66,19 @@ pub struct OtlpSettings {
 #[serde(deny_unknown_fields)]
 pub struct AlertSettings {
     /// Program that is started for each alert that begins or ends, with the alert as JSON on its
-    /// standard input. Arguments follow as further texts of the list. Empty: none.
+    /// standard input. The further texts of the list are the arguments of the program. Empty: no
+    /// program.
     pub command: Vec<String>,
     /// Address that gets each alert as an HTTP POST with JSON, as `http://host:port/path`. Use
-    /// `command` with a program such as `curl` for https. Empty: none.
+    /// `command` with a program such as `curl` for https. Empty: no address.
     pub webhook: String,
     /// A target with a mean latency of this many times the median of its peers is reported as
     /// slow. Disks of one kind differ by less than 2 under the same load.
     pub slow_factor: u32,
-    /// Only means above this time count as slow, since short times differ by chance.
+    /// Only mean latencies above this time count as slow, since short latencies differ by chance.
     pub slow_from: Interval,
-    /// A metadata target is reported if one of a hundred syncs of its log takes longer. Each
-    /// `fsync` of a file waits for such a sync.
+    /// A metadata target is reported if one of a hundred syncs of its log takes longer than this.
+    /// Each `fsync` of a file waits for such a sync.
     pub log_sync: Interval,
     /// A queue is reported if it grows and has more requests than this. A target works on one
     /// request of each client at a time, so a long queue delays all clients.
@@ -88,11 +91,11 @@ pub struct AlertSettings {
 pub struct InfluxSettings {
     /// Address that gets the figures in line protocol, as `http://host:8086/write?db=skep` for
     /// version 1 or `http://host:8086/api/v2/write?org=ORG&bucket=BUCKET` for version 2. The
-    /// monitor adds the precision. Empty: none.
+    /// monitor adds the precision. Empty: no copies.
     pub url: String,
     /// File with the token for version 2, in its first line. Empty: no token is sent.
     pub token_file: PathBuf,
-    /// Time between two writes. Each has one point for each object.
+    /// Time between two writes. Each write has one point for each object.
     pub interval: Interval,
 }
 

@@ -1,8 +1,8 @@
-//! One tier of the history: frames of one length, in files that each cover one period.
+//! One tier of the history. A tier has frames of one length in files that each cover one period.
 //!
-//! A file is appended to and never changed otherwise. So old frames are removed by removing the
-//! oldest file, which needs no free space. After a crash, the last record of the newest file may be
-//! incomplete: the tier truncates the file to the last complete frame.
+//! The tier only appends to a file. It removes old frames by removing the oldest file, which needs
+//! no free space. After a crash, the last record of the newest file may be incomplete. In this
+//! case, the tier truncates the file after the last complete frame.
 
 use crate::codec;
 use crate::frame::Frame;
@@ -20,7 +20,7 @@ pub struct TierForm {
     pub step_ms: u64,
     /// Time that one file covers, in milliseconds.
     pub file_ms: u64,
-    /// Time for which frames are kept, in milliseconds.
+    /// Time for which frames are stored, in milliseconds.
     pub keep_ms: u64,
 }
 
@@ -36,8 +36,8 @@ pub struct Tier {
 }
 
 impl Tier {
-    /// Opens a tier in `parent`. Creates its directory if missing, and truncates an incomplete
-    /// record at the end of the newest file.
+    /// Opens a tier in `parent`. Creates the directory of the tier if it is missing, and removes an
+    /// incomplete record from the end of the newest file.
     ///
     /// # Errors
     /// The errors of the file system.
@@ -82,11 +82,11 @@ impl Tier {
         self.files.values().sum()
     }
 
-    /// Appends a frame. A frame that is older than the newest file goes to the newest file: after
-    /// a jump of the clock, readers select frames by their own times.
+    /// Appends a frame. A frame that is older than the newest file is appended to the newest file.
+    /// This happens after the clock was set back. Readers select frames by the times in the frames.
     ///
     /// # Errors
-    /// The errors of the file system. The tier has the same frames as before.
+    /// The errors of the file system. The frames of the tier do not change in this case.
     pub fn append(&mut self, frame: &Frame) -> io::Result<()> {
         let wanted = frame.start_ms / self.form.file_ms * self.form.file_ms;
         let start = self.files.keys().next_back().copied().unwrap_or(0).max(wanted);
@@ -103,7 +103,8 @@ impl Tier {
                 Ok(())
             }
             Err(error) => {
-                // A part of the record may be in the file; later records must not follow it.
+                // A part of the record may be in the file. It is removed, since no record may
+                // follow an incomplete record.
                 let _ = file.set_len(before);
                 self.newest = None;
                 Err(error)
@@ -123,8 +124,8 @@ impl Tier {
         true
     }
 
-    /// Removes files that are older than the tier keeps at `now_ms`, and the oldest files while
-    /// the tier has more than `max_bytes`.
+    /// Removes the files whose frames are all too old at `now_ms`, and the oldest files while the
+    /// tier has more than `max_bytes`.
     pub fn trim(&mut self, now_ms: u64, max_bytes: u64) {
         let is_old = |start: u64| start + self.form.file_ms + self.form.keep_ms < now_ms;
         let old = self.files.keys().filter(|start| is_old(**start)).count();
@@ -199,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn torn_file_is_continued_after_its_last_complete_frame() {
+    fn torn_file_continues_after_its_last_complete_frame() {
         let directory = tempfile::tempdir().unwrap();
         let mut tier = Tier::open(directory.path(), FORM).unwrap();
         for second in 100..105 {
@@ -240,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_goes_back_loses_no_frame() {
+    fn clock_that_is_set_back_loses_no_frame() {
         let directory = tempfile::tempdir().unwrap();
         let mut tier = Tier::open(directory.path(), FORM).unwrap();
         for second in [200, 201, 150, 151] {

@@ -1,19 +1,19 @@
-//! The JSON form of OTLP for records: an `ExportTraceServiceRequest`, with a span for each
-//! operation, for each of its requests, and for each record of a service.
+//! Converts records to the JSON form of OTLP. The result is an `ExportTraceServiceRequest` with a
+//! span for each operation, for each request of an operation, and for each record of a service.
 //!
-//! Records have no ids of spans, so this module computes them: the same record always has the same
-//! id, and all parts of an operation name the span of the mount as their parent.
+//! Records have no span ids, so this module computes the span ids. The same record always has the
+//! same id. All parts of an operation name the span of the mount as their parent.
 
 use serde_json::{Value, json};
 use skep_wire::catalog::metric_name;
 use skep_wire::traces::{StageTimes, TraceCall, TraceRecord};
 use std::collections::BTreeMap;
 
-/// Numbers of the kinds of spans.
+/// Numbers of the kinds of spans in OTLP.
 const INTERNAL: u32 = 1;
 const SERVER: u32 = 2;
 const CLIENT: u32 = 3;
-/// Number of the status of a failed span.
+/// Number of the status of a failed span in OTLP.
 const ERROR: u32 = 2;
 
 /// Returns the request with all records that have a trace id.
@@ -38,14 +38,15 @@ fn text(key: &str, value: &str) -> Value {
     json!({ "key": key, "value": { "stringValue": value } })
 }
 
-/// Integers of 64 bits are texts in the JSON form of protocol buffers.
+/// Returns a numeric attribute. In the JSON form of protocol buffers, integers of 64 bits are
+/// strings.
 fn number(key: &str, value: u64) -> Value {
     json!({ "key": key, "value": { "intValue": value.to_string() } })
 }
 
-/// Computes the id of a span. Zero would be invalid.
+/// Computes the id of a span. The id is not zero, since zero is invalid.
 fn span_id(trace: u128, part: u64) -> String {
-    // The finalizer of splitmix64.
+    // This is the finalizer of splitmix64.
     let mut id = (trace >> 64) as u64 ^ (trace as u64) ^ part.wrapping_mul(0x9E37_79B9_7F4A_7C15);
     id = (id ^ (id >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     id = (id ^ (id >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
@@ -69,7 +70,8 @@ fn span_of(record: &TraceRecord) -> Value {
     ];
     attributes.extend(facts.iter().filter(|(_, id)| *id != 0).map(|(key, id)| number(key, *id)));
     attributes.extend(record.user.map(|user| number("enduser.id", user.into())));
-    // The record of a service has no number, but no two of one target end at the same moment.
+    // The record of a service has no number, but two records of one target never end at the same
+    // moment.
     let part = match is_mount {
         true => 0,
         false => u64::from(record.target.raw()) << 32 ^ record.ended_us ^ (1 << 63),
@@ -115,7 +117,7 @@ fn span_of_call(record: &TraceRecord, call: &TraceCall, part: u64) -> Value {
     span
 }
 
-/// Returns the stages with time as attributes.
+/// Returns the stages that took time as attributes.
 fn stages(times: StageTimes) -> Vec<Value> {
     let names = ["waiting", "processing", "disk", "log_sync", "others", "network"];
     let times = names.into_iter().zip(times.to_array()).filter(|(_, us)| *us > 0);

@@ -40,7 +40,7 @@ fn state() -> (tempfile::TempDir, MonitorState) {
     (directory, state)
 }
 
-/// A name that would be a program if the page took it for HTML.
+/// A name that would run as a program if the page parsed the name as HTML.
 const HOSTILE: &str = "<img src=x onerror=alert(1)>\"'&\u{1b}[2J";
 
 fn answer(request: &Request, password: Option<&str>) -> Reply {
@@ -87,7 +87,7 @@ fn control_characters_in_names_are_replaced() {
     let name = get("/api/live")["services"][0]["name"].as_str().unwrap().to_owned();
     assert_eq!(name, HOSTILE.replace('\u{1b}', "?"));
     let reply = answer(&request("/api/live"), None);
-    // Not HTML: the browser never interprets the reply as a page.
+    // The reply is not HTML, so the browser never shows it as a page.
     assert_eq!(reply.content_type, JSON);
 }
 
@@ -107,7 +107,7 @@ fn other_methods_paths_and_parameters_are_refused() {
 }
 
 #[test]
-fn without_a_password_only_names_of_this_host_are_served() {
+fn without_a_password_only_host_names_of_this_host_are_served() {
     for (host, is_served) in [
         ("localhost:7480", true),
         ("127.0.0.1:7480", true),
@@ -124,7 +124,7 @@ fn without_a_password_only_names_of_this_host_are_served() {
 }
 
 #[test]
-fn a_password_is_asked_for_every_path() {
+fn every_path_needs_the_password() {
     let with = |path: &str, authorization: &str| {
         let request = Request {
             authorization: authorization.into(),
