@@ -1,8 +1,8 @@
-//! Benchmarks of a target without the network: the target's own thread writes and reads files.
+//! Benchmarks of a target without the network. The target's own thread writes and reads files.
 //!
-//! The files are in a directory of their own next to the chunk files. The target removes the files
-//! when the run is stopped, when no client has asked about the run for [`ABANDONED_AFTER`], and
-//! when the service ends. If the process was killed, the next start removes the files.
+//! The files are in a separate directory next to the chunk files. The target removes the files when
+//! the run is stopped, when no client has asked about the run for [`ABANDONED_AFTER`], and when the
+//! service ends. If the process was killed, the next start removes the files.
 //!
 //! Every block goes through the event loop, so the target serves requests of clients between
 //! blocks. The benchmark and the clients share the device.
@@ -114,8 +114,8 @@ impl Benchmark {
         Rc::new(Self { directory, device, current: RefCell::default() })
     }
 
-    /// Removes the files that an earlier process left in a target's directory. Blocks, for long if
-    /// the files are large: must not be called on an event loop.
+    /// Removes the files that an earlier process left in a target's directory. This call blocks,
+    /// possibly for a long time, so it must not be made on an event loop.
     ///
     /// # Errors
     /// Errors of the file system.
@@ -123,8 +123,8 @@ impl Benchmark {
         remove_all(&directory.join(DIRECTORY))
     }
 
-    /// Starts a phase of a run. Does nothing if the same phase is running, since the request was
-    /// repeated.
+    /// Starts a phase of a run. Does nothing if the same phase is already running, since the client
+    /// may repeat a request.
     pub(crate) fn start(self: &Rc<Self>, plan: StartBenchmark, free_bytes: u64) -> Result<()> {
         check(&plan, free_bytes)?;
         let current = self.current.borrow().clone();
@@ -140,7 +140,7 @@ impl Benchmark {
             }
         }
         if plan.is_read && current.is_none() {
-            let problem = "cannot read the files of the benchmark: it has not written any on this \
+            let problem = "cannot read the files of the benchmark: it has written no files on this \
                            target; write first";
             return Err(Error::new(ErrorCode::InvalidArgument, problem));
         }

@@ -1,16 +1,16 @@
-//! The chunk files of one target: write, read, sync, truncate, remove, list.
+//! The chunk files of one target, with the operations write, read, sync, truncate, remove and list.
 //!
 //! `docs/design/0003-chunk-store.md` describes the design and its crash rule,
-//! `docs/format/chunk-file.md` the bytes. One thread owns a store. All operations on the store are
-//! futures on this thread.
+//! `docs/format/chunk-file.md` describes the bytes. One thread owns a store. All operations on the
+//! store are futures on this thread.
 //!
 //! # Hazard: dropped operations
 //! Data reaches a file before the checksums that describe the data. Between these two writes, a
-//! mismatch looks like damage. So an operation that changes a file must run to completion: it runs
-//! in a task of its own that is never dropped. Reads are cancel-safe.
+//! mismatch looks like damage. So an operation that changes a file must run to completion. It runs
+//! in a separate task that is never dropped. Reads are cancel-safe.
 //!
 //! # Invariants
-//! The caches agree with each other: see [`ChunkStore::check_invariants`].
+//! The caches agree with each other ([`ChunkStore::check_invariants`]).
 
 mod chunk_file;
 mod cleaner;
@@ -80,8 +80,8 @@ pub struct ChunkStore {
     open: RefCell<OpenFiles>,
     spares: SpareDescriptors,
     dirty_log: DirtyLog,
-    /// Regions that were in the dirty log at the start. A crash may have torn writes to them, so
-    /// the target accepts data in these regions that does not match its checksums.
+    /// Regions that were in the dirty log at the start. A crash may have torn writes to these
+    /// regions, so the target accepts data in these regions that does not match its checksums.
     suspects: RefCell<HashSet<DirtyRegion>>,
     dirty: DirtyRegions,
     space: SpaceGauge,
@@ -96,11 +96,11 @@ pub struct ChunkStore {
 struct Problems {
     /// The failure that makes the target refuse writes.
     failure: RefCell<Option<Error>>,
-    /// A problem for which an administrator must decide. Empty without a problem.
+    /// A problem that an administrator must solve. The text is empty if there is no problem.
     warning: RefCell<String>,
 }
 
-/// The state of the cleaner between its rounds.
+/// The state of the cleaner between two rounds.
 #[derive(Debug)]
 struct Cleaner {
     /// Notified when more than `MAX_DIRTY_REGIONS` regions are dirty, so that the next round starts
@@ -112,8 +112,8 @@ struct Cleaner {
 /// The syncs of the whole file system.
 #[derive(Debug)]
 struct FullSync {
-    /// A descriptor of the directory, opened at the start of the target: a sync of the whole file
-    /// system through it reports all errors since then.
+    /// A descriptor of the directory that was opened at the start of the target. A sync of the
+    /// whole file system through this descriptor reports all errors since the start.
     opened_at_start: std::fs::File,
     /// Held during a sync.
     running: Rc<Semaphore>,
@@ -210,7 +210,7 @@ impl ChunkStore {
         self.open.borrow_mut().set_max_files(count.min(MAX_OPEN_FILES));
     }
 
-    /// Returns the incarnation: a number that changes whenever acknowledged writes that were not
+    /// Returns the incarnation. This number changes whenever acknowledged writes that were not
     /// synced may have been lost.
     pub fn incarnation(&self) -> HostIncarnation {
         self.state.get().incarnation
@@ -241,7 +241,7 @@ impl ChunkStore {
 
     /// After a failed write or sync, makes the target refuse writes until it is restarted, since
     /// the contents of the device are unknown. If the disk is full, a quota is exceeded, a file is
-    /// too long, or the process lacks descriptors or memory, returns the error unchanged: the
+    /// too long, or the process lacks descriptors or memory, returns the error unchanged, and the
     /// target continues.
     fn note_failure(&self, error: Error) -> Error {
         if matches!(
@@ -267,8 +267,8 @@ impl ChunkStore {
         let state = TargetState { failed: true, ..self.state.get() };
         self.state.set(state);
         // Acknowledged writes may be lost, so the next start must change the incarnation. If this
-        // record cannot be written either, the file system is read-only or gone. Then the next
-        // start fails, since it cannot write its state.
+        // record cannot be written either, the file system is read-only or unavailable. Then the
+        // next start fails, since it cannot write its state.
         if let Err(error) = self.write_state(&state) {
             tracing::error!("target {}: cannot record the failure: {error}", self.target);
         }
@@ -302,15 +302,15 @@ impl ChunkStore {
         }
     }
 
-    /// Returns the chunk file with a key; creates it if necessary.
+    /// Returns the chunk file with a key. Creates the file if necessary.
     fn existing_or_new(&self, key: &ChunkFileKey) -> Result<Rc<ChunkFile>> {
         if let Some(file) = self.existing(key)? {
             return Ok(file);
         }
         let path = self.names.path(key);
         let failed = |error: std::io::Error| Error::from(error).within(path.display());
-        // `create_new` cannot fail with `AlreadyExists`: the file did not exist above, only this
-        // thread creates files here, and there is no await between the two calls.
+        // `create_new` cannot fail with `AlreadyExists`, since the file did not exist above, only
+        // this thread creates files here, and there is no await between the two calls.
         let mut options = OpenOptions::new();
         options.read(true).write(true).create_new(true);
         let open = || self.open_file(&options, &path);
@@ -327,11 +327,11 @@ impl ChunkStore {
         Ok(file)
     }
 
-    /// Checks the cache of open files, the dirty regions and the dirty log. The check is expensive:
-    /// only tests run it, and debug builds once per cleaning.
+    /// Checks the cache of open files, the dirty regions and the dirty log. The check is expensive,
+    /// so only tests run it, and debug builds run it once per cleaning.
     ///
     /// # Panics
-    /// Panics if one of them is inconsistent.
+    /// Panics if one of these structures is inconsistent.
     pub(crate) fn check_invariants(&self) {
         self.open.borrow().check_invariants();
         self.dirty.check_invariants();

@@ -1,10 +1,10 @@
 //! Emulation of slower devices, for experiments.
 //!
 //! A target with an emulated rate replies like a device that serves one request after the other at
-//! that rate. Each reply waits until the device would have completed this request and all earlier
-//! ones. The target does the work at once and delays only the reply, so its thread serves other
-//! requests meanwhile. A client gains no throughput from many requests in flight. A sync waits for
-//! all earlier requests.
+//! this rate. Each reply waits until the device would have completed this request and all earlier
+//! requests. The target does the work at once and delays only the reply, so its thread can serve
+//! other requests during the delay. A client gains no throughput from many requests in flight. A
+//! sync waits for all earlier requests.
 //!
 //! [`RequestQueue`] computes the completion times and uses no clock. [`Device`] delays the replies
 //! until these times.
@@ -24,8 +24,8 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// Number of uniform random numbers that are added up. Their sum is nearly normally distributed,
 /// with a standard deviation of 1.
 const UNIFORM_NUMBERS: u64 = 12;
-/// Largest deviation from the configured rate, as a fraction of that rate. It is the same in both
-/// directions, so that the mean over a long time is the configured rate.
+/// Largest deviation from the configured rate, as a fraction of this rate. The limit is the same in
+/// both directions, so that the mean over a long time is the configured rate.
 const FURTHEST: f64 = 0.9;
 
 /// The rate of an emulated device over time.
@@ -178,7 +178,7 @@ mod tests {
         assert_eq!(queue.accept(at(500), 2 * MB), at(800));
         assert_eq!(queue.drained(at(550)), at(800));
         assert_eq!(queue.drained(at(900)), at(900));
-        // An idle device does not make up for lost time.
+        // A device is not faster after an idle time.
         assert_eq!(queue.accept(at(5_000), MB), at(5_100));
         assert_eq!(queue.accept(at(5_000), 0), at(5_100));
         // This request takes several intervals.
@@ -196,7 +196,7 @@ mod tests {
         assert!((deviation - 0.1).abs() < 0.005, "{deviation}");
         let within = rates.iter().filter(|rate| (*rate - 1.0).abs() < 0.1).count();
         assert!((6_500..7_200).contains(&within), "two thirds of a normal distribution: {within}");
-        // The same seed gives the same rates, a different seed gives different ones.
+        // The same seed gives the same rates, and a different seed gives different rates.
         assert_eq!(speed.during(3), queue(0.1, 7).speed.during(3));
         assert_ne!(speed.during(3), queue(0.1, 8).speed.during(3));
     }

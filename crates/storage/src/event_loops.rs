@@ -1,17 +1,17 @@
-//! The event loops of a storage service: which targets share a thread.
+//! The event loops of a storage service. They determine the targets that share a thread.
 //!
 //! The host starts a thread for each target ([`skep_service::host`]). If a device has more targets
-//! than the machine has processors, a loop for each target would only cost CPU time. The next piece
-//! of a stream would go to a thread that sleeps. The buffers of all these threads would not fit
-//! into the processor's caches. So the targets of a device share as many loops as there are
+//! than the machine has processors, a loop for each target would only cost CPU time. In this case,
+//! the next piece of a stream would wake a sleeping thread, and the buffers of all threads would
+//! not fit into the processor's caches. So the targets of a device share as many loops as there are
 //! processors. The thread that the host started for a target then only waits for the target's end.
 //! The measurements are in docs/design/0001-threads-and-store.md.
 //!
-//! Targets on different devices never share a loop: a device that hangs would stop the targets of
-//! the other devices.
+//! Targets on different devices never share a loop, since a device that hangs would stop the
+//! targets of the other devices.
 //!
-//! Owns the loops and the choice of the loop for a target. Does not own the work of a target
-//! (`target_thread`).
+//! The module owns the loops and the choice of the loop for a target. It does not own the work of a
+//! target (`target_thread`).
 
 use crate::limits::{MAX_WAITING_TARGETS, WAIT_AGAIN, WORKERS_PER_PROCESSOR};
 use skep_env::{Mailbox, MailboxSender};
@@ -28,7 +28,7 @@ type Job = Box<dyn FnOnce() + Send>;
 enum Message {
     Start {
         job: Job,
-        /// Number of targets that the loop then runs.
+        /// Number of targets in the loop, including this target.
         targets: usize,
     },
     End,
@@ -39,14 +39,15 @@ enum Message {
 pub(crate) struct EventLoops {
     /// Maximum number of loops for the targets of one device.
     limit: usize,
-    /// The loops of each device, by its number. Locked while a loop starts or gets a target, never
-    /// while a target runs. No other lock is taken inside.
+    /// The loops of each device, by the number of the device. The lock is held while a loop starts
+    /// or gets a target, but never while a target runs. No other lock is taken while this lock is
+    /// held.
     devices: Mutex<HashMap<u64, Vec<EventLoop>>>,
 }
 
 /// A thread with an event loop. The thread ends when this value is dropped, at the end of the
-/// service. Until then the thread stays even if it has no target: a device has few loops, and one
-/// of its targets may start again.
+/// service. The thread stays even if it has no target, since a device has few loops, and one of its
+/// targets may start again.
 #[derive(Debug)]
 struct EventLoop {
     messages: MailboxSender<Message>,
@@ -77,7 +78,7 @@ impl Drop for Place<'_> {
 }
 
 impl EventLoops {
-    /// Creates the event loops of a service. A loop starts with its first target: each device gets
+    /// Creates the event loops of a service. A loop starts with its first target. Each device gets
     /// one loop per target, up to the number of processors.
     pub(crate) fn new() -> Self {
         Self::with_limit(skep_env::available_cpus().len())
@@ -88,7 +89,7 @@ impl EventLoops {
     }
 
     /// Runs the future that `serve` returns on a loop of the device with this number, and waits for
-    /// its end. The calling thread must not have an event loop of its own.
+    /// its end. The calling thread must not run an event loop.
     ///
     /// # Errors
     /// Returns the error of the future, or the error that prevents the start of a loop.
@@ -120,7 +121,7 @@ impl EventLoops {
     }
 
     /// Passes a job to the loop of the device with the fewest targets. Starts another loop if each
-    /// has a target and the device may have more.
+    /// loop has a target and the device may have more loops.
     fn place(&self, device: u64, job: Job) -> Result<Place<'_>> {
         let mut devices = self.lock();
         let loops = devices.entry(device).or_default();
@@ -176,7 +177,7 @@ async fn start_targets(mailbox: &Mailbox<Message>) -> io::Result<()> {
         let (job, targets) = match mailbox.receive().await {
             Ok(Message::Start { job, targets }) => (job, targets),
             Ok(Message::End) => return Ok(()),
-            // The targets of this loop must not end because another one cannot start.
+            // The targets of this loop must not end because another target cannot start.
             Err(error) => {
                 tracing::warn!(
                     "an event loop cannot receive further targets: {error}; trying again"
@@ -185,8 +186,8 @@ async fn start_targets(mailbox: &Mailbox<Message>) -> io::Result<()> {
                 continue;
             }
         };
-        // Each target gets as many workers as it would have in a loop of its own. Otherwise the
-        // syncs of one target would wait for the syncs of the others.
+        // Each target gets as many workers as it would have in a separate loop. Otherwise, the
+        // syncs of one target would wait for the syncs of the other targets.
         let count = u32::try_from(workers * targets).unwrap_or(u32::MAX);
         if let Err(error) = skep_env::limit_kernel_workers(count) {
             tracing::debug!("cannot set the number of kernel workers to {count}: {error}");

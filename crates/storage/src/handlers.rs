@@ -44,7 +44,7 @@ pub(crate) struct Call<R> {
 /// to the store.
 pub(crate) struct Requester<'a> {
     pub(crate) outbox: &'a Rc<Outbox>,
-    /// The emulated device, which delays replies; `None` if the target emulates none.
+    /// The emulated device, which delays replies. `None` means that the target emulates no device.
     pub(crate) device: Option<&'a Device>,
     pub(crate) benchmark: &'a Rc<Benchmark>,
     pub(crate) links: &'a Rc<Links>,
@@ -53,8 +53,8 @@ pub(crate) struct Requester<'a> {
     pub(crate) arrival: Arrival,
 }
 
-/// Whether a request may be about the target itself and not about the data of its group: benchmarks
-/// of its device and of the network.
+/// Whether a request may be about the target itself and not about the data of its group. Such
+/// requests are benchmarks of the target's device and of the network.
 pub(crate) fn is_about_target(message: u16) -> bool {
     link_requests::is_link_request(message)
         || [bm::StartBenchmark::ID, bm::AskBenchmark::ID, bm::StopBenchmark::ID].contains(&message)
@@ -96,7 +96,7 @@ async fn answer<R: Request>(
 }
 
 /// Logs the error of a refused request. Damage and I/O errors are logged as errors, since an
-/// operator must look at them. The client handles the others.
+/// administrator must handle them. The client handles all other errors.
 fn log_refusal(header: &Header, error: &Error) {
     match error.code() {
         ErrorCode::Corrupt | ErrorCode::Io => tracing::error!("{error}"),
@@ -105,7 +105,7 @@ fn log_refusal(header: &Header, error: &Error) {
     }
 }
 
-/// Handles a request. The caller runs this in a task of its own that is never dropped.
+/// Handles a request. The caller must run this function in a separate task that is never dropped.
 pub(crate) async fn dispatch(
     store: &Rc<ChunkStore>,
     incoming: Incoming,

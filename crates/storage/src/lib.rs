@@ -1,8 +1,9 @@
-//! Storage targets: store chunk files and serve them to clients.
+//! Storage targets store chunk files and serve these files to clients.
 //!
-//! Owns the data of a storage target, and its recovery from crashes and damage: [`chunk_store`].
-//! Each target belongs to one thread. A thread may own several targets of one device
-//! (`event_loops`). Does not own names, directories or files: a storage target only sees inode ids.
+//! The crate owns the data of a storage target, and its recovery from crashes and damage
+//! ([`chunk_store`]). Each target belongs to one thread. A thread may own several targets of one
+//! device (`event_loops`). The crate does not own names, directories or files, since a storage
+//! target only knows inode ids.
 
 mod benchmark;
 pub mod chunk_store;

@@ -5,29 +5,31 @@ use std::time::Duration;
 /// Maximum number of targets that wait for their start in one event loop. The loop starts them at
 /// once, and a service has fewer targets.
 pub(crate) const MAX_WAITING_TARGETS: usize = 1024;
-/// Pause before a loop of targets waits again for further targets, after an error of the kernel.
+/// Pause of a loop after an error of the kernel, before the loop waits for further targets again.
 pub(crate) const WAIT_AGAIN: Duration = Duration::from_secs(1);
-/// Number of the kernel's workers that a target may use for each processor: the kernel's own limit
-/// for a loop. Workers sync files and write back, and each waits for the device.
+/// Number of the kernel's workers that a target may use for each processor. It equals the kernel's
+/// own limit for a loop. Workers sync files and write data back, and each worker waits for the
+/// device.
 pub(crate) const WORKERS_PER_PROCESSOR: usize = 4;
-/// Maximum number of chunk files that a target keeps open. Each needs a descriptor, a path and the
-/// first page, together under 20 MiB.
+/// Maximum number of chunk files that a target keeps open. Each file needs a descriptor, a path and
+/// the first page. All files together need less than 20 MiB.
 pub(crate) const MAX_OPEN_FILES: usize = 4096;
-/// Divisor of a process's limit of descriptors: the chunk files of all targets use at most one of
-/// `CONNECTIONS_SHARE` parts, and the rest is for connections.
+/// Divisor of a process's limit of descriptors. The chunk files of all targets use at most one of
+/// `CONNECTIONS_SHARE` parts, and the remaining descriptors are for connections.
 pub(crate) const CONNECTIONS_SHARE: u64 = 2;
-/// Minimum number of chunk files that a target may keep open, however few descriptors there are.
+/// Minimum number of chunk files that a target may keep open, even if the process has few
+/// descriptors.
 pub(crate) const MIN_OPEN_FILES: usize = 64;
-/// Number of descriptors that a target keeps in reserve for chunk files. Other users of the
-/// process, such as connections, cannot take them.
+/// Number of spare descriptors that a target has for chunk files. Other parts of the process, such
+/// as connections, cannot use these descriptors.
 pub(crate) const SPARE_DESCRIPTORS: usize = 16;
-/// Time for which a chunk file without an inode stays in quarantine before it is removed: enough to
-/// notice that metadata was put back from an old copy.
+/// Time for which a chunk file without an inode stays in quarantine before it is removed. In this
+/// time, an administrator can notice that metadata was restored from an old copy.
 pub(crate) const QUARANTINE_AGE: Duration = Duration::from_secs(7 * 24 * 3600);
-/// Maximum number of region pages that a target keeps in memory, with 2 KiB of checksums each: 64
-/// MiB of memory describe 64 GiB of data.
+/// Maximum number of region pages that a target has in memory. Each page has 2 KiB of checksums, so
+/// 64 MiB of memory describe 64 GiB of data.
 pub(crate) const MAX_CACHED_PAGES: usize = 32_768;
-/// Number of dirty regions above which the cleaner starts at once. Bounds the memory for dirty
+/// Number of dirty regions above which the cleaner starts at once. This bounds the memory for dirty
 /// regions, and the number of regions that the next start must check.
 pub(crate) const MAX_DIRTY_REGIONS: usize = 65_536;
 /// Interval of the cleaner. A region that is rewritten within this time costs no further sync.
@@ -35,17 +37,17 @@ pub(crate) const CLEAN_INTERVAL: Duration = Duration::from_secs(30);
 /// Maximum number of files that the cleaner syncs one by one. For more files, one sync of the whole
 /// file system is cheaper.
 pub(crate) const SYNC_EACH_UP_TO: usize = 32;
-/// Maximum number of syncs or removals in flight: enough that they share one commit of the file
-/// system's journal.
+/// Maximum number of syncs or removals in flight. With this number, many of them share one commit
+/// of the file system's journal.
 pub(crate) const PARALLEL_SYNCS: usize = 32;
-/// Interval of the lines in the log about writes that a full target refuses.
+/// Interval of the log lines about writes that a full target refuses.
 pub(crate) const FULL_LOG_INTERVAL: Duration = Duration::from_secs(60);
 /// Maximum age of the free-space value. An older value is read again.
 pub(crate) const SPACE_VALID: Duration = Duration::from_secs(1);
-/// Divisor of the file system's size: one byte in `RESERVE_DIVISOR` is kept free for the target's
+/// Divisor of the file system's size. One of `RESERVE_DIVISOR` bytes stays free for the target's
 /// own records.
 pub(crate) const RESERVE_DIVISOR: u64 = 64;
-/// Maximum number of bytes that are kept free. They are enough for a rewritten dirty log, a state
+/// Maximum number of bytes that stay free. They are enough for a rewritten dirty log, a state
 /// record, and the region pages of writes in flight.
 pub(crate) const MAX_RESERVE_BYTES: u64 = 64 << 20;
 /// Free space below which each write reserves its space first, so that the file system cannot run
@@ -54,46 +56,46 @@ pub(crate) const SCARCE_BYTES: u64 = 256 << 20;
 /// Maximum number of bytes that one request reserves. A file system needs some milliseconds for
 /// this amount.
 pub(crate) const MAX_RESERVED_BYTES: u64 = 1 << 30;
-/// Maximum number of regions, and of holes between them, that one request clears: up to 1 GiB of
-/// data, with one page written per region.
+/// Maximum number of regions, and of holes between regions, that one request clears. This is up to
+/// 1 GiB of data, and the target writes one page per region.
 pub(crate) const MAX_CLEARED_STEPS: usize = 512;
 /// Number of region pages that a search for data or holes examines before it yields to other
 /// requests.
 pub(crate) const SEEKS_AT_ONCE: usize = 256;
 /// Maximum number of chunk files in one reply to `ListChunks`.
 pub(crate) const MAX_LISTED: u32 = 4096;
-/// Maximum number of chunk files in one `RemoveChunks` request. Bounds the time for which one
+/// Maximum number of chunk files in one `RemoveChunks` request. This bounds the time for which one
 /// request occupies the target.
 pub(crate) const MAX_REMOVED: usize = 4096;
 /// Maximum length of a write that the target's thread copies to the page cache itself. Passing the
-/// write to a worker of the kernel, as io_uring does with most file systems, costs a third more
-/// (docs/design/0003-chunk-store.md).
+/// write to a worker of the kernel, as io_uring does with most file systems, takes about 1.5 times
+/// the CPU time (docs/design/0003-chunk-store.md).
 pub(crate) const INLINE_WRITE_BYTES: usize = 1 << 20;
-/// Duration above which a write counts as throttled: the kernel delays writers that are faster than
-/// the disk. Copying `INLINE_WRITE_BYTES` takes a tenth of this time.
+/// Duration above which a write counts as throttled, since the kernel delays writers that are
+/// faster than the disk. Copying `INLINE_WRITE_BYTES` takes a tenth of this time.
 pub(crate) const SLOW_WRITE: Duration = Duration::from_millis(10);
 /// Time after a slow write for which writes go to the kernel's workers, so that reads need not
 /// wait.
 pub(crate) const SLOW_PAUSE: Duration = Duration::from_millis(100);
 /// Minimum length of a write to the end of a region that makes the target write the region back at
-/// once. A smaller one is likely to be repeated: it may be a page of a database.
+/// once. A smaller write is likely to be repeated, since it may be a page of a database.
 pub(crate) const WRITE_BACK_BYTES: u64 = 64 << 10;
 /// Maximum number of early write-backs of a target that wait for the kernel's workers. Further
 /// writes are left to the next sync. The kernel has few workers, about four for each processor, and
-/// syncs need a free one.
+/// syncs need a free worker.
 pub(crate) const MAX_WRITE_BACKS: usize = 4;
 /// Maximum number of requests of one connection that are executed concurrently. Further requests
 /// wait in the socket.
 pub(crate) const MAX_REQUESTS_PER_CONNECTION: usize = 64;
-/// Maximum number of requests that a target executes concurrently. Bounds the memory for their
+/// Maximum number of requests that a target executes concurrently. This bounds the memory for their
 /// data.
 pub(crate) const MAX_REQUESTS_PER_TARGET: usize = 512;
-/// Maximum number of files that a benchmark writes or reads concurrently. Each needs a buffer.
+/// Maximum number of files that a benchmark writes or reads concurrently. Each file needs a buffer.
 pub(crate) const MAX_BENCHMARK_STREAMS: u16 = 64;
-/// Minimum block size of a benchmark. Each block size must be a multiple of this, as direct I/O
-/// requires.
+/// Minimum block size of a benchmark. Each block size must be a multiple of this size, as direct
+/// I/O requires.
 pub(crate) const MIN_BENCHMARK_BLOCK_BYTES: u32 = 4096;
-/// Maximum block size of a benchmark. Bounds the memory for its buffers to 256 MiB.
+/// Maximum block size of a benchmark. This bounds the memory for its buffers to 256 MiB.
 pub(crate) const MAX_BENCHMARK_BLOCK_BYTES: u32 = 4 << 20;
 /// Time after which a benchmark is stopped if no client has asked about it.
 pub(crate) const ABANDONED_AFTER: Duration = Duration::from_secs(30);
@@ -102,6 +104,6 @@ pub(crate) const ABANDONED_AFTER: Duration = Duration::from_secs(30);
 pub(crate) const SPIN: Duration = Duration::from_micros(50);
 
 /// Number of truncated chunk files whose truncate generation a target remembers. The target does
-/// not recognise a late copy of a truncation if it has truncated more chunk files than this since.
-/// Each remembered chunk file takes about 60 bytes of memory.
+/// not recognise a late copy of a truncation if it has truncated more than this number of other
+/// chunk files since the truncation. Each remembered chunk file takes about 60 bytes of memory.
 pub(crate) const MAX_GENERATIONS: usize = 1 << 16;

@@ -1,13 +1,15 @@
-//! Whether an administrator has given this target up as lost (`skep target remove --lost`).
+//! Records whether an administrator has given this target up as lost (`skep target remove --lost`).
 //!
-//! Owns the mark in the directory of such a target, and the refusal of requests. Does not own the
-//! decision, which is in the cluster map, nor the refusal at the sender (`skep_rpc::routing`).
+//! The module owns the mark in the directory of such a target, and the refusal of requests. It does
+//! not own the decision, which is in the cluster map, or the refusal at the sender
+//! (`skep_rpc::routing`).
 //!
 //! # Hazard
-//! A lost disk may come back, and its chunk files then lack the writes, truncations and removals
-//! since its loss. If the target served them under an old map, a program would read old bytes after
-//! another program got `EIO` for them. So the target marks its directory when it gets the map in
-//! which it is lost, and refuses requests from then on, after each restart and under each map.
+//! A lost disk may become available again. Its chunk files then lack the writes, truncations and
+//! removals since the loss. If the target served these files under an old map, a program would read
+//! old bytes after another program got `EIO` for these bytes. So the target marks its directory
+//! when it gets the map in which it is lost. A target with the mark refuses requests after each
+//! restart and under each map.
 
 use skep_store::restored;
 use skep_types::map::{Condition, Consistency, TargetHealth};
@@ -29,7 +31,7 @@ pub(crate) struct Loss {
 }
 
 impl Loss {
-    /// Looks for the mark in the directory of a target. Blocks.
+    /// Looks for the mark in the directory of a target. This call blocks.
     ///
     /// # Errors
     /// Errors of the file system, with the path.
@@ -44,9 +46,9 @@ impl Loss {
         Ok(loss)
     }
 
-    /// Takes the state of the target from a map. If the target is lost, marks its directory durably
-    /// and logs the loss, once. If that fails, the target is lost until the process ends, and each
-    /// newer map tries again. Blocks.
+    /// Takes the state of the target from a map. If the target is lost, marks its directory
+    /// durably, and logs the loss once. If the mark cannot be written, the target is lost until the
+    /// process ends, and this function tries again with each newer map. This call blocks.
     pub(crate) fn note(&self, map: &ClusterMap) {
         let is_bad = |target: &skep_types::Target| target.consistency == Consistency::Bad;
         if self.is_marked.get() || !map.target(self.target).is_some_and(is_bad) {

@@ -1,9 +1,11 @@
 //! The clean-up of orphans, which are chunk files without an inode. They arise when a metadata
-//! target loses power, and with it the creation of a file whose data is already on storage.
+//! target loses power before the creation of a file is durable, while the data of the file is
+//! already on storage.
 //!
 //! The clean-up checks only chunk files that are older than its interval. It removes a chunk file
 //! only if metadata reports that the inode does not exist. This is safe because a client creates
-//! chunk files only after the inode. Inode ids are never reused, so the reply stays valid.
+//! chunk files only after the inode. Inode ids are never reused, so an inode that does not exist
+//! can never exist later.
 
 use crate::chunk_store::ChunkStore;
 use skep_rpc::{CallOptions, Router};
@@ -20,21 +22,21 @@ const LOOK: Duration = Duration::from_millis(500);
 /// Time limit for the reply of a metadata group. After a timeout, the next round asks again.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The numbers of chunk files in one round of the clean-up.
+/// Counts of chunk files in one round of the clean-up.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct CleanUpCounts {
-    /// Chunk files that were old enough for a check.
+    /// Number of chunk files that were old enough for a check.
     pub(crate) looked_at: usize,
-    /// Chunk files that no inode owns.
+    /// Number of chunk files that no inode owns.
     pub(crate) orphans: usize,
-    /// Chunk files that were moved to the quarantine.
+    /// Number of chunk files that were moved to the quarantine.
     pub(crate) removed: usize,
-    /// Chunk files that are left for the next round because metadata did not reply.
+    /// Number of chunk files that are left for the next round because metadata did not reply.
     pub(crate) unknown: usize,
 }
 
-/// Runs one clean-up per clean-up interval, without end. Cancel-safe: removals that have started
-/// run to completion in tasks of their own.
+/// Runs one clean-up per clean-up interval, without end. Cancel-safe, since removals that have
+/// started run to completion in separate tasks.
 pub(crate) async fn clean_up_forever(store: Rc<ChunkStore>, router: Rc<Router>) {
     let mut last = skep_env::now();
     // Retry: a clean-up after an error. Every `cleanup_interval_ms`, without limit.
@@ -67,8 +69,9 @@ pub(crate) async fn clean_up_forever(store: Rc<ChunkStore>, router: Rc<Router>) 
 }
 
 /// Runs one round over all chunk files whose last change is at least `age` ago. If more than
-/// `limit` of them have no inode, the round moves no file: metadata may have been put back from an
-/// old copy, and the chunk files may belong to files that were created since.
+/// `limit` of these chunk files have no inode, the round moves no file. In this case, metadata may
+/// have been restored from an old copy, and the chunk files may belong to files that were created
+/// after the copy.
 async fn clean_up(
     store: &Rc<ChunkStore>,
     router: &Router,
@@ -109,8 +112,8 @@ async fn clean_up(
             unsure.insert(group);
         }
     }
-    // A metadata target that is an old copy may have replied to other requests of this round before
-    // it noticed that.
+    // A metadata target with an old copy of the metadata may have replied to other requests of this
+    // round before it noticed this.
     orphans.retain(|key| !unsure.contains(&router.shard_group(key.inode.shard()).ok()));
     counts.orphans = orphans.len();
     if orphans.len() > limit {
@@ -126,7 +129,7 @@ async fn clean_up(
     store.set_warning(String::new());
     counts.removed = orphans.len();
     if !orphans.is_empty() {
-        // Moves them in a task of its own, because a move must not be dropped in the middle.
+        // A separate task moves the orphans, because a move must not be dropped in the middle.
         let mover = Rc::clone(store);
         let (sender, moved) = skep_env::local::oneshot();
         skep_env::spawn(async move { sender.send(mover.quarantine(&orphans).await) }).detach();

@@ -1,7 +1,7 @@
-//! Counts the requests of a storage target: kinds, bytes, errors, and where their time went. Logs
-//! slow ones.
+//! Counts the requests of a storage target by kind, with their bytes, errors and times in each
+//! stage. Logs slow requests.
 //!
-//! Does not own the counters (`skep-metrics`), the requests, or the times of transfers
+//! The module does not own the counters (`skep-metrics`), the requests, or the times of transfers
 //! ([`crate::transfers`]).
 
 use crate::transfers::Transfers;
@@ -20,10 +20,10 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Length of an inode id. The key of a chunk file begins with one.
+/// Length of an inode id. The key of a chunk file begins with an inode id.
 const INODE_ID_BYTES: usize = 8;
 
-/// Returns the inode whose chunk file a request reads or changes. Zero for other requests.
+/// Returns the inode whose chunk file a request reads or changes, or zero for other requests.
 fn inode_of(message: u16, body: &[u8]) -> u64 {
     let is_about_chunk_file = matches!(
         message,
@@ -55,15 +55,15 @@ pub(crate) struct RequestMeter {
 pub(crate) struct Arrival {
     message: u16,
     trace: u128,
-    /// Id of the inode whose chunk file the request is about; zero for other requests.
+    /// Id of the inode whose chunk file the request reads or changes. Zero for other requests.
     inode: u64,
     data_bytes: u32,
     origin: Origin,
     /// Time at which the header was received.
     header_at: Duration,
-    /// Time at which the bulk data were received.
+    /// Time at which the bulk data was received.
     data_at: Duration,
-    /// Time in which these data moved, without the time that counts for other data of the client.
+    /// Time in which this data moved, without the time that counts for other data of the client.
     moving: Duration,
 }
 
@@ -90,13 +90,13 @@ impl Drop for QueuedRequest<'_> {
     }
 }
 
-/// How a request was handled.
+/// The result and the cost of a handled request.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Handled {
     pub(crate) is_failed: bool,
-    /// Bytes of bulk data in the reply.
+    /// Number of bytes of bulk data in the reply.
     pub(crate) sent_bytes: u64,
-    /// How the handler spent its time.
+    /// The time that the handler spent in each state.
     pub(crate) spent: TimeSpent,
 }
 
@@ -157,8 +157,8 @@ impl RequestMeter {
         self.table.busy().add(1);
     }
 
-    /// Counts a request whose reply is on its way. Returns its time in each stage in microseconds,
-    /// for the header of the reply.
+    /// Counts a request just before its reply is sent. Returns the time of the request in each
+    /// stage in microseconds, for the header of the reply.
     pub(crate) fn handled(&self, arrival: &Arrival, handled: &Handled) -> [u32; STAGES] {
         let TimeSpent { begun_at, total, running, blocked, obstructed } = handled.spent;
         let completed = Completed {
@@ -192,7 +192,7 @@ impl RequestMeter {
         completed.times_us()
     }
 
-    /// Counts the time in which data of replies were sent to `client`.
+    /// Counts the time in which data of replies was sent to `client`.
     pub(crate) fn sent(&self, client: NodeId, time: Duration) {
         let origin = Origin { client: Some(client.raw()), ..Origin::default() };
         let origin = if client == NodeId::default() { Origin::default() } else { origin };

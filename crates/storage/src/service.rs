@@ -1,4 +1,4 @@
-//! The storage service: runs storage targets on the common host of targets.
+//! The storage service, which runs storage targets on the common host of targets.
 
 use crate::chunk_store::reserve;
 use crate::event_loops::EventLoops;
@@ -25,22 +25,22 @@ fn host(settings: &StorageSettings) -> Host {
 /// - `Configuration` if the service and all its targets are initialised already, with this token.
 /// - `Configuration` if a directory is not blank, or belongs to another cluster or node.
 ///
-/// The context contains a hint how to fix the problem.
+/// The context of the error has a hint about the repair.
 pub fn initialise(settings: &StorageSettings, token: Option<JoinToken>) -> Result<Initialised> {
     host(settings).initialise(token)
 }
 
-/// Serves until `SIGTERM` or `SIGINT` arrives. This function handles the signals of the process:
+/// Serves until `SIGTERM` or `SIGINT` arrives. This function handles the signals of the process, so
 /// call it before the process starts other threads.
 ///
 /// # Errors
-/// The error that prevents the start or ends the service, with a hint how to fix it. Examples are a
-/// blank directory, a directory of another node, an address in use, and a registration that
+/// The error that prevents the start or ends the service, with a hint about the repair. Examples
+/// are a blank directory, a directory of another node, an address in use, and a registration that
 /// management refuses.
 pub fn run(settings: &StorageSettings) -> Result<()> {
     let descriptors = skep_env::raise_file_limit() / CONNECTIONS_SHARE;
     // Targets that an administrator adds to the running service get the same share, so half of the
-    // descriptors are left for them.
+    // descriptors are left for these targets.
     let share = descriptors as usize / (2 * settings.targets.len().max(1));
     let open_files = share.max(MIN_OPEN_FILES);
     let emulation = settings.emulation.clone();

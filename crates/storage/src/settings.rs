@@ -1,4 +1,4 @@
-//! Settings of `skep storage`. The doc comments are the manual.
+//! Settings of `skep storage`. The manual is generated from the doc comments.
 
 use serde::{Deserialize, Serialize};
 use skep_service::{ByteSize, Manual, NodeSettings, Settings, node};
@@ -11,9 +11,9 @@ pub const DEFAULT_PORT: u16 = 7420;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct StorageSettings {
-    /// Directories of the targets, one for each file system that stores data: a disk or an array
-    /// each, with ext4, XFS, btrfs or ZFS. `--init` creates them, also directories that are added
-    /// later. There is no default.
+    /// Directories of the targets, one for each file system that stores data. Each file system is
+    /// on a disk or an array, with ext4, XFS, btrfs or ZFS. `--init` creates the directories,
+    /// including directories that are added later. There is no default.
     pub targets: Vec<PathBuf>,
     /// Settings that every service has.
     pub node: NodeSettings,
@@ -25,14 +25,14 @@ pub struct StorageSettings {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct EmulationSettings {
-    /// Bytes that each target moves in a second, reads and writes together. Replies wait as if a
-    /// device of that speed served one request after the other. For laboratories (`skep lab`), not
-    /// for production. Zero: as fast as it can.
+    /// Number of bytes that each target reads and writes in a second. Replies wait as if a device
+    /// of this speed served one request after the other. For laboratories (`skep lab`), not for
+    /// production. Zero: no emulation.
     pub rate: ByteSize,
-    /// How much that rate varies, in percent: each target has a new rate each second, from a normal
+    /// Variation of the rate in percent. Each target has a new rate each second, from a normal
     /// distribution with this standard deviation. At most 50.
     pub variability: u32,
-    /// Seed of the variation: the same number gives the same rates again.
+    /// Seed of the variation. The same number gives the same rates again.
     pub seed: u64,
 }
 

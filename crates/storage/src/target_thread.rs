@@ -1,4 +1,4 @@
-//! The thread that owns a storage target: its connections, chunk files and background tasks.
+//! The thread that owns a storage target, with its connections, chunk files and background tasks.
 //!
 //! Targets share no state, but the targets of one device may share a thread (`event_loops`). The
 //! service's main thread sends connections and other events through a mailbox.
@@ -34,22 +34,22 @@ struct ServedTarget {
     store: Rc<ChunkStore>,
     router: Rc<Router>,
     target: TargetId,
-    /// The target's cached position in the cluster map, valid for one map version.
+    /// The target's cached position in the cluster map. It is valid for one map version.
     position: Cell<Option<MapPosition>>,
     loss: Loss,
     /// The newest epochs of the groups whose primaries have sent requests.
     senders: RefCell<SenderEpochs>,
     /// One permit per request in progress, over all connections of the target.
     permits: Rc<Semaphore>,
-    /// The emulated device; `None` if the target emulates none.
+    /// The emulated device. `None` means that the target emulates no device.
     device: Option<Rc<Device>>,
     benchmark: Rc<Benchmark>,
     links: Rc<Links>,
     meter: RequestMeter,
 }
 
-/// Serves a target on one of `loops` until [`TargetEvent::Stop`], and returns then. Keeps at most
-/// `open_files` chunk files open, apart from those in use.
+/// Serves a target on one of `loops` until [`TargetEvent::Stop`]. Keeps at most `open_files` chunk
+/// files open, in addition to the chunk files in use.
 ///
 /// # Errors
 /// The error that prevents the target's start or its clean shutdown. After an unclean shutdown, the
@@ -61,8 +61,8 @@ pub(crate) fn serve(
     loops: &EventLoops,
 ) -> Result<()> {
     let device = Device::of(emulation, start.target);
-    // These calls are made here and not in the loop, which other targets of the device may share:
-    // they hang if the device does, and the removal of large files takes long.
+    // These calls are made here and not in the loop, which other targets of the device may share.
+    // The calls hang if the device hangs, and the removal of large files takes a long time.
     let number = device_number(start.directory.path())?;
     Benchmark::remove_leftovers(start.directory.path())?;
     loops.run(number, move || own(start, open_files, device))
@@ -105,8 +105,9 @@ async fn own(start: TargetStart, open_files: usize, device: Option<Device>) -> R
     let mut clean_up = (!served.loss.is_lost())
         .then(|| skep_env::spawn(clean_up_forever(Rc::clone(&store), router)));
     let mut connections: Vec<(Peer, Task<()>)> = Vec::new();
-    // The loop of the thread goes on after the end of this target. So the target also completes its
-    // requests after an error: the next start must not find writes of this one in progress.
+    // The loop of the thread continues after the end of this target. So the target also completes
+    // its requests after an error, since no write of this target may be in progress during the next
+    // start.
     let ended = loop {
         let event = match events.receive().await {
             Ok(event) => event,
@@ -147,14 +148,14 @@ async fn own(start: TargetStart, open_files: usize, device: Option<Device>) -> R
     }
     drop(cleaning);
     let closed = store.close().await;
-    // The lock of the directory goes last.
+    // The lock of the directory is released last.
     drop(directory);
     ended.and(closed)
 }
 
 /// Whether a new connection replaces an older one. Requests of the older connection that are in
-/// progress run to completion, before conflicting requests of the new connection. Its other
-/// requests are dropped.
+/// progress run to completion, before conflicting requests of the new connection. All other
+/// requests of the older connection are dropped.
 fn follows(new: &Peer, old: &Peer) -> bool {
     new.channel != Channel::NONE && (new.node, new.channel) == (old.node, old.channel)
 }
@@ -192,16 +193,17 @@ async fn take_requests(served: Rc<ServedTarget>, socket: OwnedFd, peer: Peer) {
         let queued = served.meter.queued();
         let permit = served.permits.acquire().await;
         drop(queued);
-        // The map may have changed during the wait: the sender may have been removed, and another
-        // client's write to the same range may have been acknowledged since.
+        // The map may have changed during the wait. The sender may have been removed, and then
+        // another client's write to the same range may have been acknowledged.
         if let Err(error) = served.check(&incoming.header, &peer) {
             served.meter.refused(&arrival);
             outbox.refuse(&incoming.header, &error);
             continue;
         }
         served.meter.begun();
-        // The reply has the fields of the request's header. So a client with an older map needs the
-        // map in which another target is lost, and that target must have it too.
+        // The reply has the fields of the request's header. If another target is lost, a client
+        // with an older map then gets the map in which this target is lost, and the other target
+        // must also have this map.
         let lowest_map = &mut incoming.header.lowest_map;
         *lowest_map = (*lowest_map).max(served.router.needed());
         let (served, outbox) = (Rc::clone(&served), Rc::clone(&outbox));
@@ -214,7 +216,8 @@ async fn take_requests(served: Rc<ServedTarget>, socket: OwnedFd, peer: Peer) {
                 meter: &served.meter,
                 arrival,
             };
-            // `dispatch` consumes the request, so its fingerprint is taken before.
+            // `dispatch` consumes the request, so the fingerprint of the request is computed
+            // before.
             let mark = quarantine::Mark::of(incoming.header.message, &incoming.body);
             // Pinned here, so that no future around it moves its several KiB.
             let handling = pin!(handlers::dispatch(&served.store, incoming, &requester));
@@ -226,8 +229,8 @@ async fn take_requests(served: Rc<ServedTarget>, socket: OwnedFd, peer: Peer) {
     }
 }
 
-/// Closes a connection when its task ends, or is dropped because the target ends. Otherwise the
-/// peer would wait for replies that never come.
+/// Closes a connection when its task ends, or when the task is dropped because the target ends.
+/// Otherwise, the peer would wait for replies that are never sent.
 struct CloseAtEnd(Rc<Outbox>, Rc<ServedTarget>);
 
 impl Drop for CloseAtEnd {

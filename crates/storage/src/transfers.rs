@@ -1,14 +1,14 @@
-//! The time in which data of each client move to or from a target. Simultaneous transfers of a
-//! client count once, since they share its link: otherwise a client that sends much at once would
-//! look as if its link were slow.
+//! The time in which data of each client moves to or from a target. Simultaneous transfers of a
+//! client count once, since they share the link of the client. Otherwise, a client that sends much
+//! data at once would look as if its link were slow.
 //!
-//! Pure: no I/O and no clock. Does not own the counters (`request_meter`).
+//! The module is pure: it uses no I/O and no clock. It does not own the counters (`request_meter`).
 
 use skep_types::NodeId;
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// Maximum number of clients that are remembered. If another client appears, the table forgets all
+/// Maximum number of clients in the table. If another client appears, the table forgets all
 /// clients, and the time of a transfer in progress may count twice.
 const MAX_CLIENTS: usize = 1024;
 
@@ -21,9 +21,9 @@ impl Transfers {
     /// another transfer of the client.
     ///
     /// Transfers are counted when they end, and only from the end of the transfer that was counted
-    /// last. So if a longer transfer began before a shorter one that has ended first, its time
-    /// before the beginning of the shorter one is lost. While a client always has transfers in
-    /// progress, the sum is its whole time.
+    /// last. So if a longer transfer began before a shorter transfer and ended after it, the time
+    /// of the longer transfer before the beginning of the shorter transfer is not counted. While a
+    /// client always has transfers in progress, the sum of the counted times is the whole time.
     pub(crate) fn count(&mut self, client: NodeId, began: Duration, now: Duration) -> Duration {
         if self.0.len() >= MAX_CLIENTS && !self.0.contains_key(&client) {
             self.0.clear();

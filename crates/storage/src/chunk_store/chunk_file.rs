@@ -1,7 +1,7 @@
-//! An open chunk file: its size, its region pages in memory, and the lock that orders the
-//! operations on it.
+//! An open chunk file, with its size, its region pages in memory, and the lock that orders the
+//! operations on the file.
 //!
-//! Owns state only. [`super::region`] decides which pages to trust. [`super::read`],
+//! The module owns only state. [`super::region`] decides which pages to trust. [`super::read`],
 //! [`super::write`] and the modules of the other operations do the I/O.
 
 use super::range_lock::RangeLock;
@@ -15,13 +15,13 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::rc::Rc;
 
-/// A region's page in memory. It is always equal to the page in the file as a read from the page
-/// cache would return it.
+/// A region's page in memory. It is always equal to the page that a read of the file would return.
 #[derive(Debug)]
 pub(crate) struct Region {
     /// The header of the page. `None` means that the page and the data are a hole.
     pub(crate) header: Cell<Option<RegionHeader>>,
-    /// One checksum per granule in its stored form: XORed with the checksum of a granule of zeros.
+    /// One checksum per granule. The stored form is the checksum XORed with the checksum of a
+    /// granule of zeros.
     pub(crate) checksums: RefCell<Box<[u32; GRANULES]>>,
 }
 
@@ -43,8 +43,8 @@ pub(crate) struct ChunkFile {
     pub(crate) key: ChunkFileKey,
     pub(crate) path: PathBuf,
     pub(crate) file: File,
-    /// Logical size in bytes. Only a writer that holds the lock may change it, and only an
-    /// exclusive one may reduce it.
+    /// Logical size in bytes. Only a writer that holds the lock may change the size, and only an
+    /// exclusive writer may reduce it.
     pub(crate) size: Cell<u64>,
     pub(crate) writes: WritesInProgress,
     pub(crate) regions: RefCell<HashMap<u64, Rc<Region>>>,
@@ -55,8 +55,8 @@ pub(crate) struct ChunkFile {
     pub(crate) changes: Cell<u64>,
     /// Value of `changes` up to which all changes are on the device.
     pub(crate) synced_changes: Cell<u64>,
-    /// Held during a sync of the file's data. The kernel reports a failed write-back to one sync of
-    /// a descriptor only, so no two syncs may run at the same time.
+    /// Held during a sync of the file's data. The kernel reports a failed write-back to only one
+    /// sync of a descriptor, so only one sync may run at a time.
     pub(crate) syncing: Rc<Semaphore>,
     /// Whether the file's name in its directory is certainly on the device.
     pub(crate) is_name_synced: Cell<bool>,
@@ -65,17 +65,17 @@ pub(crate) struct ChunkFile {
     pub(crate) is_removed: Cell<bool>,
     /// Whether the write that created the file has not succeeded yet.
     pub(crate) is_new: Cell<bool>,
-    /// Whether the file was used since the cache's clock last passed it.
+    /// Whether the file was used since the hand of the cache's clock last passed the file.
     pub(crate) is_recent: Cell<bool>,
 }
 
 /// The writes of a chunk file that hold its lock, and its early write-backs.
 #[derive(Debug, Default)]
 pub(crate) struct WritesInProgress {
-    /// Error of an early write-back. The kernel may have dropped its pages and may report the error
-    /// to no sync, so the next sync of this file fails with it.
+    /// Error of an early write-back. The kernel may have dropped the pages, and may not report the
+    /// error to any sync, so the next sync of this file fails with this error.
     pub(crate) failed_write_back: RefCell<Option<std::io::Error>>,
-    /// The ends of their ranges, which may lie beyond the size of the file.
+    /// The ends of the ranges of the writes, which may lie beyond the size of the file.
     ends: RefCell<Vec<u64>>,
     /// Whether the file may be longer than its logical size, since a failed write was undone while
     /// other writes were in progress. The last of these writes sets the length of the file.
@@ -83,7 +83,7 @@ pub(crate) struct WritesInProgress {
 }
 
 impl ChunkFile {
-    /// Wraps an open file. Assumes that its contents and its name may not be on the device.
+    /// Wraps an open file. The contents and the name of the file may not be on the device yet.
     ///
     /// # Errors
     /// Errors of `fstat` and `ftruncate`.
@@ -125,7 +125,7 @@ impl ChunkFile {
         WriteInProgress { file: self, end }
     }
 
-    /// Whether another write than the caller's own is in progress.
+    /// Whether a write is in progress in addition to the caller's own write.
     pub(crate) fn has_other_writes(&self) -> bool {
         self.writes.ends.borrow().len() > 1
     }
@@ -138,7 +138,7 @@ impl ChunkFile {
         others.map(|(_, end)| *end).max().unwrap_or(0).max(self.size.get())
     }
 
-    /// Counts a change that was made or is about to be made.
+    /// Counts a change of the file. The caller has made the change or is about to make it.
     pub(crate) fn note_change(&self) {
         self.changes.set(self.changes.get() + 1);
     }

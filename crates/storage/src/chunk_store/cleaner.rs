@@ -1,8 +1,8 @@
-//! The cleaner: syncs written data to the device, marks the regions of that data as synced, and
+//! The cleaner syncs written data to the device, marks the regions of this data as synced, and
 //! removes these regions from the dirty log.
 //!
-//! Runs every [`CLEAN_INTERVAL`] and at a clean shutdown. No write waits for a sync of the cleaner:
-//! a region that an operation writes meanwhile stays dirty until the next round.
+//! The cleaner runs every [`CLEAN_INTERVAL`] and at a clean shutdown. No write waits for a sync of
+//! the cleaner. A region that an operation writes during the sync stays dirty until the next round.
 
 use super::ChunkStore;
 use super::dirty_regions::UnchangedRegions;
@@ -37,7 +37,7 @@ impl ChunkStore {
         }
     }
 
-    /// Closes the store cleanly: syncs everything to the device, and records that no region can be
+    /// Closes the store cleanly. Syncs all changes to the device, and records that no region can be
     /// torn at the next start. No operation may write after this call has begun.
     ///
     /// # Errors
@@ -148,8 +148,8 @@ impl ChunkStore {
     }
 
     async fn sync_files(self: &Rc<Self>, keys: Vec<ChunkFileKey>) -> Result<()> {
-        // After an error, a sync of the file system does not report the same error again, so each
-        // file is asked for its own errors once.
+        // After an error, a sync of the file system does not report the same error again. So the
+        // next cleaning syncs each file, which reports the errors of this file.
         if keys.len() > SYNC_EACH_UP_TO && !self.cleaner.full_sync.is_each_next.replace(false) {
             return self.sync_all().await;
         }
@@ -170,11 +170,10 @@ impl ChunkStore {
         result
     }
 
-    /// Syncs the whole file system. Uses a thread of its own because this takes long.
+    /// Syncs the whole file system. Uses a separate thread, since the sync takes a long time.
     ///
-    /// An error does not name the files that it concerns. Open files report it again at their own
-    /// next sync. A file that was evicted meanwhile may never report it, so its changes count as
-    /// lost.
+    /// An error does not name the affected files. An open file reports the error again at its own
+    /// next sync. A file that was evicted may never report the error, so its changes count as lost.
     pub(super) async fn sync_all(&self) -> Result<()> {
         let permit = self.cleaner.full_sync.running.acquire().await;
         let evicted = self.open.borrow().evicted_unsynced();
@@ -210,7 +209,7 @@ impl ChunkStore {
         };
         let (sender, mailbox) = Mailbox::new(1).map_err(failed)?;
         // A sync reports only the errors since its descriptor was opened, so use the descriptor
-        // from the start.
+        // that was opened at the start.
         let directory = self.cleaner.full_sync.opened_at_start.try_clone().map_err(failed)?;
         let body = move || {
             let synced = skep_env::File::from(directory).sync_file_system_now();
@@ -233,8 +232,8 @@ impl ChunkStore {
         for (region, number) in regions {
             let _guard = file.lock.read(region_span(*region)).await;
             let Ok(loaded) = self.region(&file, *region).await else { continue };
-            // From here on there must be no await: the next writer must see both the mark and the
-            // changed log.
+            // From here on there must be no await, since the next writer must see both the mark and
+            // the changed log.
             if file.is_removed.get() || !self.dirty.take_if_unchanged(key, *region, *number) {
                 continue;
             }

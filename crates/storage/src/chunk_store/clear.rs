@@ -1,4 +1,4 @@
-//! Clears a range of a chunk file: it reads as zeros afterwards, and its whole granules become a
+//! Clears a range of a chunk file. The range then reads as zeros, and its whole granules become a
 //! hole on the device.
 //!
 //! # Crashes
@@ -6,7 +6,7 @@
 //! recorded in the dirty log. Then its data becomes a hole, and then its page gets the checksums of
 //! zeros. After a power loss between these steps, the target accepts the region's data as it is.
 //!
-//! The pages of cleared regions stay allocated: without a page, data that reappears after a power
+//! The pages of cleared regions stay allocated. Without a page, data that reappears after a power
 //! loss would have no checksums.
 
 use super::ChunkStore;
@@ -36,9 +36,10 @@ struct RegionPart {
 /// The work of one step of a clearing.
 #[derive(Default)]
 struct Plan {
-    /// Ranges in regions that have a page.
+    /// The ranges in regions that have a page.
     parts: Vec<RegionPart>,
-    /// Physical ranges without a page. They read as zeros already, but may contain allocated space.
+    /// Physical ranges without a page. These ranges already read as zeros, but may contain
+    /// allocated space.
     holes: Vec<Range<u64>>,
     /// Logical offset up to which the step clears the range.
     end: u64,
@@ -46,13 +47,13 @@ struct Plan {
 
 impl ChunkStore {
     /// Clears a range of a chunk file, so that it reads as zeros. Returns the offset up to which
-    /// the range was cleared; the caller continues there. The size of the file does not change, and
-    /// a missing file is not created. Not cancel-safe, see [`super`].
+    /// the range was cleared, and the caller continues at this offset. The size of the file does
+    /// not change, and a missing file is not created. Not cancel-safe, see [`super`].
     ///
     /// # Errors
     /// - `EndMoved` if the chunk file was truncated in a newer generation than
     ///   `truncate_generation`.
-    /// - `Corrupt` if a page is damaged, or a granule that is cleared only in part.
+    /// - `Corrupt` if a page is damaged, or if a granule is damaged that is cleared only in part.
     /// - `DeviceFailed` if a write fails.
     pub async fn clear(
         &self,
@@ -92,7 +93,7 @@ impl ChunkStore {
         }
         if range.start <= held && range.end > held {
             // Beyond the end of the file there is only reserved space. ext4 frees this space when
-            // the file is truncated, but not when a hole is punched there.
+            // the file is truncated, but not when a hole is punched into the space.
             self.truncate_to_size(file)?;
         }
         Ok(range.end)
@@ -158,8 +159,8 @@ impl ChunkStore {
         Ok(plan.end)
     }
 
-    /// Plans one step: finds the regions in `range` that have a page, and skips the holes between
-    /// them.
+    /// Plans one step. Finds the regions in `range` that have a page, and skips the holes between
+    /// these regions.
     async fn plan_clearing(&self, file: &ChunkFile, range: &Range<u64>) -> Result<Plan> {
         let mut plan = Plan { end: range.start, ..Plan::default() };
         while plan.end < range.end && plan.parts.len() + plan.holes.len() < MAX_CLEARED_STEPS {

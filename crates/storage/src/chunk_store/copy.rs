@@ -1,8 +1,8 @@
 //! Copies ranges between chunk files of one target. Holes in the source become holes in the
 //! destination.
 //!
-//! A copy never holds the locks of both files: it reads from the source first, and then writes like
-//! a client would.
+//! A copy never holds the locks of both files at the same time. It reads from the source first, and
+//! then writes to the destination in the same way as a client.
 
 use super::{ChunkStore, Destination, ReadData};
 use skep_types::codec::crc32c;

@@ -1,5 +1,5 @@
-//! Descriptors that a target keeps in reserve, so that it can open chunk files when connections or
-//! other files have taken all descriptors of the process.
+//! Spare descriptors of a target. With these descriptors, the target can open chunk files even if
+//! connections or other files use all other descriptors of the process.
 //!
 //! A lack of descriptors or of memory is temporary, and is not a failure of the device. Operations
 //! that fail for this reason return `LimitReached`, and their callers repeat these operations.
@@ -17,7 +17,7 @@ use std::path::Path;
 pub(super) struct SpareDescriptors(RefCell<Vec<File>>);
 
 impl SpareDescriptors {
-    /// Opens the spare descriptors: fewer if the process has too few.
+    /// Opens the spare descriptors. Opens fewer descriptors if the process has too few.
     pub(super) fn open() -> Self {
         let spares = Self(RefCell::default());
         while spares.add() {}
@@ -34,7 +34,8 @@ impl SpareDescriptors {
         true
     }
 
-    /// Closes a spare descriptor, so that its number is free. Returns `false` if all are released.
+    /// Closes a spare descriptor, so that its number is free. Returns `false` if no spare
+    /// descriptor is left.
     fn release(&self) -> bool {
         self.0.borrow_mut().pop().is_some()
     }

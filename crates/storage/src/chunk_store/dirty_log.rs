@@ -1,11 +1,12 @@
 //! The dirty log of a target. Before an operation changes a region that is on the device, it
 //! records the region in this log and syncs the log.
 //!
-//! Owns the file `dirty-log`. Appends use group commit: an entry that is added while a sync runs is
-//! written with the next one. Only [`DirtyLog::rewrite`] removes entries from the file.
+//! The module owns the file `dirty-log`. Appends use group commit: entries that are added during a
+//! sync are all written with the next sync. Only [`DirtyLog::rewrite`] removes entries from the
+//! file.
 //!
 //! # Invariants
-//! Each pending entry is also in the set of unsynced entries: see [`DirtyLog::check_invariants`].
+//! Each pending entry is also in the set of unsynced entries ([`DirtyLog::check_invariants`]).
 
 use super::record_space::replace_record;
 use skep_env::File;
@@ -27,7 +28,7 @@ pub(crate) struct DirtyLog {
     header: DirtyLogHeader,
     file: RefCell<File>,
     length: Cell<u64>,
-    /// The recorded regions: their entries are in the file or will be appended.
+    /// The recorded regions. Their entries are in the file or will be appended.
     recorded: RefCell<HashSet<DirtyRegion>>,
     /// Regions whose entries are not in the file yet.
     pending: RefCell<Vec<DirtyRegion>>,
@@ -39,7 +40,7 @@ pub(crate) struct DirtyLog {
 }
 
 impl DirtyLog {
-    /// Opens the log, or creates an empty one. [`Self::recorded`] then returns the entries that the
+    /// Opens the log, or creates an empty log. [`Self::recorded`] then returns the entries that the
     /// file contained.
     ///
     /// # Errors
@@ -54,10 +55,10 @@ impl DirtyLog {
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
             Err(error) => return Err(failed(error)),
         };
-        // The file is rewritten completely, so that no entry is appended after a torn one.
+        // The file is rewritten completely, so that no entry is appended after a torn entry.
         let bytes = header.to_file(entries.iter());
         let file = match replace_record(target, &path, &bytes) {
-            // The target only reads then, and appends nothing.
+            // In this case, the target only serves reads, and appends nothing to the log.
             Err(error) if error.code() == ErrorCode::ReadOnly => std::fs::File::open(target),
             other => other.map(|()| std::fs::OpenOptions::new().write(true).open(&path))?,
         };
@@ -111,8 +112,8 @@ impl DirtyLog {
         }
         let failed = |error: std::io::Error| Error::from(error).within(self.path.display());
         let file = self.file.borrow().clone();
-        // Between the write and `clear` there must be no await: each entry is either in the file or
-        // still pending.
+        // Between the write and `clear` there must be no await, since each entry must be either in
+        // the file or still pending.
         let bytes: Vec<u8> = self.pending.borrow().iter().flat_map(DirtyRegion::to_entry).collect();
         file.write_now(&bytes, self.length.get()).map_err(failed)?;
         self.length.set(self.length.get() + bytes.len() as u64);
@@ -125,8 +126,8 @@ impl DirtyLog {
         Ok(())
     }
 
-    /// Forgets regions whose data and checksums are on the device. They count as not recorded from
-    /// now on. Their entries stay in the file until the next [`Self::rewrite`].
+    /// Forgets regions whose data and checksums are on the device. These regions no longer count as
+    /// recorded. Their entries stay in the file until the next [`Self::rewrite`].
     pub(crate) fn forget(&self, regions: &[DirtyRegion]) {
         let mut recorded = self.recorded.borrow_mut();
         regions.iter().for_each(|region| {
@@ -140,7 +141,7 @@ impl DirtyLog {
         self.length.get() > self.header.to_file([].iter()).len() as u64 + entries
     }
 
-    /// Replaces the file by a new one that contains only the recorded regions.
+    /// Replaces the file by a new file that contains only the recorded regions.
     ///
     /// # Errors
     /// Errors of the file system. The file on disk is valid in any case.
@@ -184,7 +185,7 @@ impl DirtyLog {
     /// Checks that each pending entry is also in the set of unsynced entries.
     ///
     /// # Panics
-    /// Panics if one is missing there.
+    /// Panics if a pending entry is missing in the set.
     pub(crate) fn check_invariants(&self) {
         let unsynced = self.unsynced.borrow();
         for region in &*self.pending.borrow() {
@@ -253,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_appended_behind_a_torn_entry() {
+    fn no_entry_is_appended_after_a_torn_entry() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().to_owned();
         let mut bytes = HEADER.to_file([region(1), region(2)].iter());

@@ -1,9 +1,9 @@
 //! The dirty regions, which are the regions that have changed since they were last synced to the
-//! device. In memory only.
+//! device. The set exists only in memory.
 //!
 //! # Invariants
-//! `count` is the number of dirty regions, and each listed chunk file has at least one: see
-//! [`DirtyRegions::check_invariants`].
+//! `count` is the number of dirty regions, and each listed chunk file has at least one dirty region
+//! ([`DirtyRegions::check_invariants`]).
 
 use skep_format::chunk::DirtyRegion;
 use skep_types::ChunkFileKey;
@@ -27,7 +27,7 @@ pub(crate) struct DirtyRegions {
     next: Cell<u64>,
 }
 
-/// Marks a change in progress, which ends when this is dropped.
+/// Marks a change in progress. The change ends when the guard is dropped.
 #[derive(Debug)]
 pub(crate) struct ChangeGuard<'a> {
     dirty: &'a DirtyRegions,
@@ -93,7 +93,7 @@ impl DirtyRegions {
     /// Returns whether the region was removed.
     pub(crate) fn take_if_unchanged(&self, key: &ChunkFileKey, region: u64, number: u64) -> bool {
         let mut files = self.files.borrow_mut();
-        // The file may have been truncated or cleaned meanwhile.
+        // The file may have been truncated or cleaned since then.
         let Some(changes) = files.get_mut(key) else { return false };
         let unchanged =
             changes.get(&region).is_some_and(|it| it.in_flight == 0 && it.last == number);
@@ -126,7 +126,7 @@ impl DirtyRegions {
     /// Checks the number of regions, the listed files and the numbers of changes.
     ///
     /// # Panics
-    /// Panics if one of them is wrong.
+    /// Panics if one of these values is wrong.
     pub(crate) fn check_invariants(&self) {
         let files = self.files.borrow();
         let count: usize = files.values().map(BTreeMap::len).sum();

@@ -1,4 +1,5 @@
-//! The health of a target: whether its device answers, and whether the target accepts writes.
+//! The health of a target, which tells whether its device answers, and whether the target accepts
+//! writes.
 
 use super::{ChunkStore, STATE_FILE};
 use skep_env::{Buf, File};
@@ -6,8 +7,8 @@ use skep_types::map::{Condition, TargetHealth};
 use skep_types::{Error, ErrorCode};
 use std::fs::OpenOptions;
 
-/// Length of the read that shows that the device answers: the smallest that direct I/O permits on
-/// all devices.
+/// Length of the read that shows that the device answers. It is the smallest length that direct I/O
+/// permits on all devices.
 const PROBED_BYTES: usize = 4096;
 
 impl ChunkStore {

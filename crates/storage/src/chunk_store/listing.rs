@@ -8,14 +8,14 @@ use skep_wire::storage::ChunkStat;
 use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
-/// Returns the position of a chunk file in listings: its leaf in the high bits, then its order in
-/// the leaf. Never zero.
+/// Returns the position of a chunk file in listings. The high bits are the number of the leaf, and
+/// the low bits are the order in the leaf. The position is never zero.
 fn cursor_of(key: &ChunkFileKey) -> u64 {
     u64::from(leaf_of(key)) << 48 | order_in_leaf(key) | 1
 }
 
 impl ChunkStore {
-    /// Returns the attributes of a chunk file. They are zero if the file does not exist.
+    /// Returns the attributes of a chunk file. The attributes are zero if the file does not exist.
     ///
     /// # Errors
     /// Errors of the file system.
@@ -41,8 +41,8 @@ impl ChunkStore {
     }
 
     /// Returns the chunk files after `cursor`, and the cursor for the next page. As an argument, a
-    /// cursor of zero means the start of the listing. As a result, it means that this page is the
-    /// last one. Files that are created or removed between two pages may be missing; each other
+    /// cursor of zero means the start of the listing. As a result, zero means that this page is the
+    /// last page. Files that are created or removed between two pages may be missing. Every other
     /// file is listed exactly once. A page may exceed `limit`, since files with the same position
     /// are returned together.
     ///

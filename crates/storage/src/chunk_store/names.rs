@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 
 /// Name of the directory in a target that contains all chunk files.
 pub(crate) const CHUNKS: &str = "chunks";
-/// Number of low bits of the inode id that do not affect the leaf directory: inodes that differ
+/// Number of low bits of the inode id that do not affect the leaf directory. Inodes that differ
 /// only in these bits share a leaf.
 const NEIGHBOURS: u32 = 8;
 /// Number of leaf directories.
@@ -40,8 +40,8 @@ pub(crate) struct Names {
     syncs: GroupSync,
 }
 
-/// Hashes a number: a multiplication by a large odd number and a fold, which is enough to spread
-/// consecutive numbers.
+/// Hashes a number by a multiplication with a large odd number and a fold. This is enough to
+/// distribute consecutive numbers evenly.
 fn mix(value: u64) -> u64 {
     let product = value.wrapping_mul(0x9E37_79B9_7F4A_7C15);
     product ^ (product >> 32)
@@ -52,7 +52,7 @@ pub(crate) fn leaf_of(key: &ChunkFileKey) -> u16 {
     (mix(key.inode.raw() >> NEIGHBOURS) >> 16) as u16
 }
 
-/// Returns the position of a chunk file within its leaf in listings. It never changes.
+/// Returns the position of a chunk file within its leaf in listings. The position never changes.
 pub(crate) fn order_in_leaf(key: &ChunkFileKey) -> u64 {
     let parts = u64::from(key.generation) << 32 | u64::from(key.component) << 16;
     mix(key.inode.raw() ^ mix(parts | u64::from(key.index))) & ((1 << 48) - 1)
@@ -138,7 +138,8 @@ impl Names {
         Ok(keys)
     }
 
-    /// Makes created and removed names in these leaves durable. Concurrent callers share the syncs.
+    /// Makes the creation and removal of names in these leaves durable. Concurrent callers share
+    /// the syncs.
     ///
     /// # Errors
     /// Errors of `fsync`, with the path. The target must then stop writing.
@@ -174,7 +175,7 @@ fn subdirectories(path: &Path) -> Result<Vec<u8>> {
     Ok(found)
 }
 
-/// Group commit of directory syncs: a directory that is added while a round runs is synced in the
+/// Group commit of directory syncs. A directory that is added while a round runs is synced in the
 /// next round.
 #[derive(Debug, Default)]
 struct GroupSync {
@@ -204,7 +205,8 @@ impl GroupSync {
                 self.round_ended.wait().await;
                 continue;
             }
-            // The first caller that finds no round in progress runs one for all waiting callers.
+            // The first caller that finds no round in progress runs a round for all waiting
+            // callers.
             self.is_running.set(true);
             let mut round = SyncRound { syncs: self, unfinished: self.pending.take() };
             self.begun.set(self.begun.get() + 1);
@@ -221,8 +223,8 @@ impl GroupSync {
     }
 }
 
-/// Guard of a running round. If the caller that runs the round is dropped, the guard leaves the
-/// directories to the next round.
+/// Guard of a running round. If the caller that runs the round is dropped, the guard returns the
+/// directories to the pending set for the next round.
 struct SyncRound<'a> {
     syncs: &'a GroupSync,
     unfinished: BTreeSet<Directory>,

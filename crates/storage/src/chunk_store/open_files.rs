@@ -1,16 +1,16 @@
-//! The cache of open chunk files and of their region pages, of limited size.
+//! The cache of open chunk files and of their region pages. Its size is limited.
 //!
 //! All cached contents are also in the files, because region pages are written through. So a file
-//! that no operation uses can be evicted at any time. The clock algorithm selects the file: the
-//! hand skips a file once if the file was used since the hand last passed.
+//! that no operation uses can be evicted at any time. The clock algorithm selects this file. The
+//! hand of the clock skips a file once if the file was used since the hand last passed it.
 //!
-//! Files with unsynced changes are evicted last: the kernel reports a failed write-back to the open
-//! descriptor, and might forget it after the descriptor is closed. The cache keeps the keys of such
-//! files, because their next sync must check the whole file system.
+//! Files with unsynced changes are evicted last, since the kernel reports a failed write-back to
+//! the open descriptor, and might forget the error after the descriptor is closed. The cache stores
+//! the keys of such files, since their next sync must check the whole file system.
 //!
 //! # Invariants
 //! `pages` is the number of region pages of all cached files, and the clock contains the key of
-//! each cached file: see [`OpenFiles::check_invariants`].
+//! each cached file ([`OpenFiles::check_invariants`]).
 
 use super::chunk_file::{ChunkFile, Region};
 use crate::limits::MAX_CACHED_PAGES;
@@ -18,7 +18,7 @@ use skep_types::ChunkFileKey;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::rc::{Rc, Weak};
 
-/// Divisor of the number of cached files: if all files have unsynced changes, one of
+/// Divisor of the number of cached files. If all files have unsynced changes, one of
 /// `UNSYNCED_SHARE` files is evicted at once.
 const UNSYNCED_SHARE: usize = 16;
 
@@ -107,10 +107,10 @@ impl OpenFiles {
         });
     }
 
-    /// Adds a region page to an open file. Evicts other pages if there are too many.
+    /// Adds a region page to an open file. Evicts other pages if the cache has too many pages.
     pub(crate) fn add_region(&mut self, file: &ChunkFile, index: u64, region: &Rc<Region>) {
         let old = file.regions.borrow_mut().insert(index, Rc::clone(region));
-        // The count does not include the pages of a file that was removed meanwhile.
+        // The count does not include the pages of a file that was removed from the cache.
         let is_cached = self.files.get(&file.key).is_some_and(|it| std::ptr::eq(&**it, file));
         if !is_cached || old.is_some() {
             return;
@@ -145,8 +145,8 @@ impl OpenFiles {
 
     /// Moves the hand until it has evicted `files` files and `pages` pages, or has passed all files
     /// three times. A file with an error for its next sync stays. Files with unsynced changes are
-    /// evicted only in the third pass, and then many at once, so that the next evictions need not
-    /// pass all files again.
+    /// evicted only in the third pass. Many of these files are evicted at once, so that the next
+    /// evictions need not pass all files again.
     fn evict(&mut self, mut files: usize, mut pages: usize) {
         let length = self.clock.len();
         for step in 0..3 * length {
@@ -174,7 +174,7 @@ impl OpenFiles {
             let dropped = file.regions.borrow().len();
             self.pages -= dropped;
             self.files.remove(&key);
-            // Saturating, since a file may have more pages than are left to evict.
+            // The subtraction saturates, since a file may have more pages than are left to evict.
             files = files.saturating_sub(1);
             pages = pages.saturating_sub(dropped);
         }
@@ -185,7 +185,7 @@ impl OpenFiles {
     /// Checks the count of pages, the clock and the keys of the files.
     ///
     /// # Panics
-    /// Panics if one of them is wrong.
+    /// Panics if one of these values is wrong.
     pub(crate) fn check_invariants(&self) {
         let pages: usize = self.files.values().map(|file| file.regions.borrow().len()).sum();
         assert_eq!(self.pages, pages, "the count of cached pages");
@@ -220,7 +220,7 @@ mod tests {
             cache.insert(&file(dir.path(), number));
         }
         let keys: Vec<_> = cache.clock.iter().copied().collect();
-        // All three files are marked as used, so the hand passes them once. It then evicts the
+        // All three files are marked as used, so the hand skips each file once. It then evicts the
         // first file that is not in use.
         cache.insert(&file(dir.path(), 4));
         assert!(cache.get(&keys[0]).is_some() && cache.get(&keys[1]).is_none());

@@ -1,8 +1,9 @@
-//! The quarantine: chunk files that no inode owns wait there before they are removed for good.
+//! The quarantine. Chunk files that no inode owns stay in the quarantine before they are removed
+//! permanently.
 //!
-//! If metadata was put back from an older copy, files that were created since have no inode, and
-//! their chunk files look like orphans. Until they leave the quarantine, an administrator can move
-//! them back. The directory `quarantine` has the same tree as `chunks`.
+//! If metadata was restored from an older copy, files that were created after the copy have no
+//! inode, and their chunk files look like orphans. While these chunk files are in the quarantine,
+//! an administrator can move them back. The directory `quarantine` has the same tree as `chunks`.
 
 use super::ChunkStore;
 use super::names::leaf_of;
@@ -14,7 +15,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-/// Name of the directory in a target's directory.
+/// Name of the quarantine's directory in a target's directory.
 const QUARANTINE: &str = "quarantine";
 
 impl ChunkStore {
@@ -22,7 +23,7 @@ impl ChunkStore {
     /// [`super`].
     ///
     /// # Errors
-    /// Errors of the file system. Some of the files may have been moved then.
+    /// Errors of the file system. After an error, some of the files may have been moved.
     pub(crate) async fn quarantine(self: &Rc<Self>, keys: &[ChunkFileKey]) -> Result<()> {
         self.check_writable()?;
         for key in keys {
@@ -74,7 +75,7 @@ impl ChunkStore {
                 if metadata.is_dir() {
                     directories.push(entry.path());
                 } else if now - metadata.ctime() >= QUARANTINE_AGE.as_secs() as i64 {
-                    // The move to the quarantine has set the time of the last status change.
+                    // The move to the quarantine set the time of the last status change.
                     skep_env::remove_file(&entry.path()).await.map_err(failed)?;
                     removed += 1;
                 }

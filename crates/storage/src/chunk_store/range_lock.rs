@@ -1,11 +1,11 @@
-//! The lock that orders the operations on one chunk file. Readers exclude writers whose ranges
-//! overlap with theirs. Writes exclude each other only if they touch the same region; all other
-//! changes exclude all writers. The order is first come, first served: no later operation overtakes
-//! a waiting one if the two conflict.
+//! The lock that orders the operations on one chunk file. A reader excludes each writer whose range
+//! overlaps with the range of the reader. Writes exclude each other only if they touch the same
+//! region. All other changes exclude all writers. Conflicting operations get the lock in the order
+//! of their arrival.
 //!
 //! # Invariants
-//! Tickets ascend along the queue, and an entry waits for as many entries as there are earlier ones
-//! that conflict with it: see [`RangeLock::check_invariants`].
+//! Tickets ascend along the queue, and each entry waits for all earlier entries that conflict with
+//! it ([`RangeLock::check_invariants`]).
 
 use skep_format::chunk::region_of;
 use std::cell::{Cell, RefCell};
@@ -17,7 +17,8 @@ use std::task::{Poll, Waker};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Access {
     Read,
-    /// Writes data and pages of the regions that the range touches. Extends the file at most.
+    /// Writes data and pages of the regions that the range touches. May extend the file, but makes
+    /// no other change.
     Write,
     /// Any other change.
     Exclusive,
@@ -62,7 +63,7 @@ pub(crate) struct RangeLock {
     next_ticket: Cell<u64>,
 }
 
-/// An entry of the queue. The entry leaves the queue when this is dropped.
+/// An entry of the queue. The entry leaves the queue when the guard is dropped.
 #[derive(Debug)]
 pub(crate) struct RangeGuard<'a> {
     lock: &'a RangeLock,
@@ -102,10 +103,10 @@ impl RangeLock {
     }
 
     /// Checks the tickets and the numbers of obstacles. An entry waits only for earlier entries, so
-    /// there can be no deadlock.
+    /// no deadlock is possible.
     ///
     /// # Panics
-    /// Panics if one of them is wrong.
+    /// Panics if one of these values is wrong.
     pub(crate) fn check_invariants(&self) {
         let queue = self.queue.borrow();
         let tickets = queue.iter().map(|entry| entry.ticket);
@@ -120,8 +121,8 @@ impl RangeLock {
 }
 
 impl RangeGuard<'_> {
-    /// Waits until no earlier entry conflicts with this one. Cancel-safe. Records the wait, so that
-    /// its time does not count as time of the disk.
+    /// Waits until no earlier entry conflicts with this one. Cancel-safe. Records the duration of
+    /// the wait, so that this time does not count as time of the disk.
     pub(crate) async fn admission(&self) {
         let mut since = None;
         std::future::poll_fn(|context| {
@@ -168,8 +169,8 @@ mod tests {
     use skep_format::chunk::REGION_BYTES;
     use std::rc::Rc;
 
-    /// Starts operations in order, and lets the first `held` keep the lock. Returns for each
-    /// operation whether it has acquired the lock.
+    /// Starts operations in order. The first `held` operations never release the lock. Returns for
+    /// each operation whether it has acquired the lock.
     fn entered(held: usize, operations: &[(Access, Range<u64>)]) -> Vec<bool> {
         let operations = operations.to_vec();
         skep_env::block_on(async move {
@@ -227,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_waiting_writer_is_not_overtaken() {
+    fn later_operation_does_not_overtake_a_waiting_writer() {
         for access in [Write, Exclusive] {
             let operations = [(Read, 0..10), (access, 0..10), (Read, 0..10)];
             assert_eq!(entered(1, &operations), [true, false, false]);

@@ -13,7 +13,7 @@ use std::rc::Rc;
 /// The result of a read.
 #[derive(Debug)]
 pub struct ReadData {
-    /// The data. It is shorter than requested only at the end of the chunk file.
+    /// The data. It is shorter than the requested length only at the end of the chunk file.
     pub data: Buf,
     /// The CRC-32C of each granule piece of the data.
     pub checksums: Vec<u32>,
@@ -67,7 +67,7 @@ impl ChunkStore {
             let at = (piece.start - whole.start) as usize;
             let len = (piece.end - piece.start) as usize;
             // If the page is not in memory, the disk reads page and data at the same time. The
-            // caller's lock keeps the granules and their checksums as they are.
+            // caller's lock ensures that the granules and their checksums do not change.
             let data = self.read_into(file, piece.start, buf.slice(at..at + len));
             let (region, read) = zip(self.region(file, index), data).await;
             let region = region?;

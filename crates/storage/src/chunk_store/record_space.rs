@@ -1,8 +1,8 @@
-//! Space for the target's own records on a full disk.
+//! Reserved space for the target's own records on a full disk.
 //!
-//! Owns the file `reserved` in the target's directory. If the disk is full, the target frees the
-//! space of this file for its state and its dirty log, even if another program has filled the disk.
-//! So a target can start on a full disk, and read and remove chunk files there.
+//! The module owns the file `reserved` in the target's directory. If the disk is full, the target
+//! frees the space of this file for its state and its dirty log. So a target can start on a disk
+//! that another program has filled, and can read and remove chunk files on this disk.
 
 use skep_env::File;
 use skep_store::atomic::replace_atomically;
@@ -10,12 +10,12 @@ use skep_types::{ErrorCode, Result};
 use std::fs::OpenOptions;
 use std::path::Path;
 
-/// Name of the file that holds the space.
+/// Name of the file whose space is reserved.
 const RESERVED_FILE: &str = "reserved";
-/// Maximum space that the file holds: enough for a dirty log of `MAX_DIRTY_REGIONS` entries and a
+/// Maximum size of the file. This is enough for a dirty log of `MAX_DIRTY_REGIONS` entries and a
 /// state.
 const MOST_BYTES: u64 = 4 << 20;
-/// Divisor of the file system's size: on a small file system, the file takes one byte in `SHARE`.
+/// Divisor of the file system's size. On a small file system, the file takes one of `SHARE` bytes.
 const SHARE: u64 = 256;
 
 /// Replaces a record of the target atomically. If the disk is full, uses the reserved space.
@@ -43,8 +43,8 @@ fn release(directory: &Path) -> bool {
     file.set_len(0).and_then(|()| file.sync_all()).is_ok()
 }
 
-/// Reserves the space unless it is reserved. If the disk has too little space, the next cleaning
-/// tries again.
+/// Reserves the space unless it is already reserved. If the disk has too little space, the next
+/// cleaning tries again.
 pub(super) fn hold(directory: &Path) {
     let path = directory.join(RESERVED_FILE);
     let Ok(space) = skep_env::space(directory) else { return };
@@ -57,7 +57,7 @@ pub(super) fn hold(directory: &Path) {
     };
     let file = File::from(file);
     if file.reserve(0..wanted).is_ok() {
-        // The next call of this function finds by the length that the space is reserved.
+        // The length shows the next call of this function that the space is reserved.
         let _next_time = file.borrow_std().set_len(wanted);
     }
 }

@@ -1,8 +1,8 @@
 //! Loads region pages, decides whether to trust them, and writes them.
 //!
-//! The crash rule: data that was written in this start, or was on the device before this start,
-//! must match its checksums. If a crash may have torn the data of a region, the target accepts the
-//! data as it is and recomputes its checksums.
+//! The crash rule is as follows. Data that was written in this start, or was on the device before
+//! this start, must match its checksums. If a crash may have torn the data of a region, the target
+//! accepts the data as it is and recomputes its checksums.
 //!
 //! # Hazard: pages that read as zeros
 //! If a region has data but a blank page, the target assumes that a power loss destroyed the page
@@ -80,8 +80,8 @@ impl ChunkStore {
         }
         let may_be_torn = self.may_be_torn(&header);
         match checksums {
-            // Only the loss of the page cache can tear a page. A process that is killed writes it
-            // as a whole or not at all.
+            // Only the loss of the page cache can tear a page. A process that is killed writes the
+            // complete page or nothing.
             None if !may_be_torn || header.start >= self.state.get().kept_since => {
                 damaged("checksum does not match")
             }
@@ -95,7 +95,7 @@ impl ChunkStore {
         }
     }
 
-    /// Whether page and data may contradict each other because of a crash.
+    /// Whether the page and the data may disagree after a crash.
     fn may_be_torn(&self, header: &RegionHeader) -> bool {
         let dirty = skep_format::chunk::DirtyRegion {
             key: header.identity.key,
@@ -117,7 +117,7 @@ impl ChunkStore {
     }
 
     /// Accepts the data of a region as it is, and recomputes its checksums. `stored` contains the
-    /// checksums of the page; `None` means that the page is missing or torn.
+    /// checksums of the page. `None` means that the page is missing or torn.
     async fn adopt(
         &self,
         file: &ChunkFile,
@@ -193,7 +193,7 @@ impl ChunkStore {
         Ok(())
     }
 
-    /// Creates the header of a region that had none.
+    /// Creates the header of a region that had no header.
     pub(super) fn new_header(
         &self,
         file: &ChunkFile,
@@ -219,7 +219,7 @@ impl ChunkStore {
 
     /// Writes a region's page into the file, if the region has a page.
     pub(super) fn write_page(&self, file: &ChunkFile, index: u64, region: &Region) -> Result<()> {
-        // A region without a page is a hole and must stay one.
+        // A region without a page is a hole and must stay a hole.
         let Some(page) = region.page() else { return Ok(()) };
         file.file
             .write_now(&page, page_offset(index))

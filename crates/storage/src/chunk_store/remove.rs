@@ -11,11 +11,11 @@ use std::rc::Rc;
 
 impl ChunkStore {
     /// Removes chunk files. When this returns, the removal survives a power loss, so the caller
-    /// need not repeat the request. Missing chunk files are skipped, but their absence is made
-    /// durable too, since they may have been removed just before the last start.
+    /// need not repeat the request. Missing chunk files are skipped, but their absence is also made
+    /// durable, since these files may have been removed just before the last start.
     ///
     /// # Errors
-    /// Errors of the file system. Some of the files may have been removed then.
+    /// Errors of the file system. After an error, some of the files may have been removed.
     pub async fn remove(self: &Rc<Self>, keys: &[ChunkFileKey]) -> Result<()> {
         self.check_writable()?;
         let permits = Semaphore::new(PARALLEL_SYNCS);

@@ -1,8 +1,8 @@
 //! Reserves space for later writes.
 //!
-//! Reserved space is allocated on the file system but not written, for region pages too. It reads
-//! as a hole, and no checksum changes. A full target ([`FreeSpace::None`]) still accepts writes to
-//! reserved space.
+//! Reserved space is allocated on the file system but not written. Space for the region pages is
+//! also reserved. Reserved space reads as a hole, and no checksum changes. A full target
+//! ([`FreeSpace::None`]) still accepts writes to reserved space.
 
 use super::ChunkStore;
 use super::chunk_file::{ChunkFile, whole_granules};
@@ -17,8 +17,8 @@ use std::ops::Range;
 
 impl ChunkStore {
     /// Reserves space for a range of a chunk file, which is created if necessary. First checks that
-    /// there is space for the whole range. Returns the offset up to which space was reserved; the
-    /// caller continues there. Not cancel-safe, see [`super`].
+    /// there is space for the whole range. Returns the offset up to which space was reserved, and
+    /// the caller continues at this offset. Not cancel-safe, see [`super`].
     ///
     /// # Errors
     /// - `EndMoved` if the chunk file was truncated in a newer generation than
@@ -108,7 +108,7 @@ impl ChunkStore {
         Ok(())
     }
 
-    /// Returns how many bytes of a physical range are not allocated.
+    /// Returns the number of bytes of a physical range that are not allocated.
     pub(super) fn unallocated_bytes(&self, file: &ChunkFile, range: &Range<u64>) -> Result<u64> {
         let allocated = file.file.allocated_bytes(range.clone());
         let allocated = allocated.map_err(|error| file.io_error(error))?;

@@ -1,4 +1,4 @@
-//! Finds the next data or hole in a chunk file, as the target's file system reports them.
+//! Finds the next data or the next hole in a chunk file, as reported by the target's file system.
 
 use super::ChunkStore;
 use super::chunk_file::ChunkFile;
@@ -51,7 +51,7 @@ async fn seek(
         if let Some(within) = within.checked_sub(PAGE_BYTES) {
             return Ok(Some(region * REGION_BYTES + within).filter(|found| *found < size));
         }
-        // The file system has found a region page: continue after the page.
+        // The file system has found a region page, so continue after the page.
         at = region * REGION_BYTES;
         if step.is_multiple_of(SEEKS_AT_ONCE) {
             skep_env::yield_now().await;

@@ -12,11 +12,11 @@ use std::time::Duration;
 /// Whether there is enough free space for a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FreeSpace {
-    /// There is enough space, also for concurrent writes.
+    /// There is enough space, even for concurrent writes.
     Plenty,
     /// There is enough space now, but the write must reserve it before it writes data.
     Scarce,
-    /// The target is full: a write may only overwrite space that is already allocated.
+    /// The target is full. A write may only overwrite space that is already allocated.
     None,
 }
 
@@ -52,7 +52,8 @@ impl SpaceGauge {
     }
 
     fn look(&self) {
-        // After an error the old value stays, and later writes are still subtracted from it.
+        // After an error, the old value stays, and later writes are still subtracted from this
+        // value.
         if let Ok(found) = space(&self.path) {
             self.found.set(found);
             self.written_since.set(0);
@@ -70,14 +71,16 @@ impl SpaceGauge {
 
     fn estimate(&self) -> u64 {
         let found = self.found.get();
-        // A negative estimate counts as a full target: other programs use the file system too.
+        // A negative estimate counts as a full target. It is possible, since other programs also
+        // use the file system.
         found
             .free_bytes
             .saturating_sub(reserve(found.total_bytes))
             .saturating_sub(self.written_since.get())
     }
 
-    /// Checks whether there is space for `bytes` more. If there is, counts them as written.
+    /// Checks whether there is space for `bytes` more bytes. If there is enough space, counts these
+    /// bytes as written.
     pub(crate) fn admit(&self, bytes: u64) -> FreeSpace {
         let mut free = self.free_bytes();
         if free < bytes.saturating_add(SCARCE_BYTES) {
@@ -92,17 +95,17 @@ impl SpaceGauge {
     }
 }
 
-/// The writes that a target has refused because it is full, and the lines in the log about them.
+/// The writes that a target has refused because it is full, and the log lines about these writes.
 #[derive(Debug, Default)]
 pub(crate) struct RefusedWrites {
-    /// Number of refused writes since the last line.
+    /// Number of refused writes since the last log line.
     count: Cell<u64>,
     last_line: Cell<Option<Duration>>,
 }
 
 impl RefusedWrites {
-    /// Counts a refused write. Returns the number of refused writes since the last line if another
-    /// line is due: for the first refusal, and then at most once in an interval.
+    /// Counts a refused write. If a log line is due, returns the number of refused writes since the
+    /// last line. A line is due for the first refusal, and then at most once in an interval.
     pub(crate) fn count(&self, now: Duration) -> Option<u64> {
         self.count.set(self.count.get() + 1);
         let last = self.last_line.get();
@@ -114,8 +117,8 @@ impl RefusedWrites {
     }
 }
 
-/// Returns how many bytes of a file system of `total_bytes` are kept free for the target's own
-/// records.
+/// Returns the number of bytes that stay free for the target's own records in a file system of
+/// `total_bytes` bytes.
 pub(crate) fn reserve(total_bytes: u64) -> u64 {
     (total_bytes / RESERVE_DIVISOR).min(MAX_RESERVE_BYTES)
 }

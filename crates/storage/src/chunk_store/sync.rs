@@ -3,10 +3,11 @@
 //! # Failed write-back
 //! A device may refuse data that the file system has accepted, for example a thinly provisioned
 //! device without space. The kernel then reports the error to one sync, and treats the pages as
-//! clean: the next sync would succeed without writing them. So after such an error, the target
-//! writes the unsynced regions again from the page cache, and every later sync reports the state of
-//! the device anew. Granules that the page cache has lost keep their checksums, so that reads of
-//! them fail, and the incarnation changes, so that the `fsync` of every writer fails once.
+//! clean, so the next sync would succeed without writing these pages. Therefore, after such an
+//! error, the target writes the unsynced regions again from the page cache, and every later sync
+//! reports the current state of the device. Granules that the page cache has lost keep their
+//! checksums, so that reads of these granules fail. The incarnation changes, so that the `fsync` of
+//! every writer fails once.
 
 use super::ChunkStore;
 use super::chunk_file::{ChunkFile, Region};
@@ -35,7 +36,8 @@ impl ChunkStore {
     }
 
     pub(super) async fn sync_file(&self, file: &Rc<ChunkFile>) -> Result<()> {
-        // The disk's file system usually makes both durable with one commit of its journal.
+        // The disk's file system usually makes the data and the name durable with one commit of its
+        // journal.
         let (data, name) = zip(self.sync_data(file), self.sync_name(file)).await;
         data.and(name)?;
         // Another operation may have failed while this one waited for its sync.
@@ -94,7 +96,7 @@ impl ChunkStore {
         let mut is_complete = true;
         for index in self.dirty.regions_of(&file.key) {
             let cached = file.regions.borrow().get(&index).map(Rc::clone);
-            // If the page is not cached, the file may return an older version of it.
+            // If the page is not cached, the file may return an older version of the page.
             is_complete &= cached.is_some();
             let region = match cached {
                 Some(region) => region,
@@ -108,7 +110,7 @@ impl ChunkStore {
         Ok(())
     }
 
-    /// Returns `false` if data of the region is lost.
+    /// Writes one region again from the page cache. Returns `false` if data of the region is lost.
     async fn write_region_again(
         &self,
         file: &ChunkFile,
@@ -132,7 +134,7 @@ impl ChunkStore {
             }
         }
         if let Some(header) = region.header.get().filter(|_| !is_complete) {
-            // From now on, no start may take the mismatch for the work of a crash.
+            // The mark prevents later starts from treating the mismatch as the result of a crash.
             region.header.set(Some(RegionHeader { synced: true, ..header }));
         }
         self.write_page(file, index, region)?;
@@ -149,8 +151,8 @@ impl ChunkStore {
              gets an error from its next fsync",
             self.target
         );
-        // The change holds in memory even if the record cannot be written: the running target must
-        // report the loss, and it notes the failure durably if it can.
+        // The change is made in memory even if the record cannot be written, since the running
+        // target must report the loss. If possible, the target also records the failure durably.
         self.state.set(state);
         self.write_state(&state).map_err(|error: Error| self.note_failure(error))
     }

@@ -1,4 +1,4 @@
-//! Tests of the whole store: in use, after crashes, and with damage.
+//! Tests of the whole store during use, after crashes, and with damage.
 
 mod allocation;
 mod concurrency;
@@ -113,7 +113,7 @@ fn written_data_is_read_across_regions_and_holes() {
 }
 
 #[test]
-fn data_damaged_in_transit_is_refused_and_leaves_nothing() {
+fn data_damaged_in_transit_is_refused_without_a_change() {
     run(|dir| async move {
         let store = open(&dir);
         let data = pattern(1, 10_000);
@@ -228,14 +228,12 @@ fn sizes_beyond_the_longest_chunk_file_are_refused() {
     });
 }
 
-/// Returns a truncate generation that is newer than all before.
+/// Returns a truncate generation that is newer than all previous generations.
 fn next_generation() -> u64 {
     static LAST: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
     LAST.fetch_add(1, std::sync::atomic::Ordering::Relaxed) + 1
 }
 
-/// Before the fix, a copy of a truncation that had waited in the socket of a stopped target cleared
-/// bytes that were acknowledged after the truncation.
 #[test]
 fn truncating_a_missing_file_creates_nothing() {
     run(|dir| async move {

@@ -1,5 +1,5 @@
 //! Truncates chunk files. Ignores truncations that arrive late, and refuses writes that a client
-//! began before a truncation which the target has executed since.
+//! began before a truncation that the target has already executed.
 
 use super::ChunkStore;
 use super::chunk_file::{ChunkFile, granule_in_region};
@@ -8,13 +8,13 @@ use skep_format::chunk::{DirtyRegion, REGION_BYTES, RegionHeader, granule_checks
 use skep_types::{ChunkFileKey, Error, ErrorCode, GRANULE_BYTES, Result};
 use std::collections::{HashMap, VecDeque};
 
-/// The newest truncate generation of each of the chunk files that were truncated last.
+/// The newest truncate generations of the chunk files that were truncated most recently.
 ///
-/// A request can arrive late only on a connection that the process has already accepted. So this
-/// memory need not outlive the process.
+/// A request can arrive late only on a connection that the process has already accepted. So the
+/// generations need not be stored on the device.
 ///
 /// # Invariants
-/// `order` has each key of `newest` once, the first truncated key first.
+/// `order` has each key of `newest` once. The key that was truncated first is first.
 #[derive(Debug, Default)]
 pub(super) struct Generations {
     newest: HashMap<ChunkFileKey, u64>,
@@ -22,7 +22,7 @@ pub(super) struct Generations {
 }
 
 impl Generations {
-    /// Whether the chunk file was truncated in this generation or a newer one.
+    /// Whether the chunk file was truncated in this generation or a newer generation.
     fn has(&self, key: &ChunkFileKey, generation: u64) -> bool {
         self.newest.get(key).is_some_and(|newest| generation <= *newest)
     }
@@ -48,10 +48,11 @@ impl Generations {
 }
 
 impl ChunkStore {
-    /// Truncates a chunk file to `size`. Does nothing if the file is shorter or does not exist:
-    /// bytes beyond its end read as zeros anyway. Also does nothing if the file was truncated in
-    /// the same `generation` or a newer one: the request is a late copy, and later writes must
-    /// stay. Damage at the new end stays damage. Not cancel-safe, see [`super`].
+    /// Truncates a chunk file to `size`. Does nothing if the file is shorter or does not exist,
+    /// since bytes beyond its end already read as zeros. Also does nothing if the file was
+    /// truncated in the same `generation` or a newer generation. In this case, the request is a
+    /// late copy, and the data of later writes must stay. A damaged granule at the new end stays
+    /// damaged. Not cancel-safe, see [`super`].
     ///
     /// # Errors
     /// `DeviceFailed` if a write fails.
@@ -78,8 +79,8 @@ impl ChunkStore {
     /// of a chunk file that this process has executed.
     ///
     /// # Errors
-    /// `EndMoved` if the write belongs to an older one. The truncation may have removed bytes on
-    /// which the client relies, and must remove the bytes of the write too.
+    /// `EndMoved` if the write belongs to an older generation. The truncation may have removed
+    /// bytes on which the client relies, and must also remove the bytes of the write.
     pub(super) fn check_generation(&self, key: &ChunkFileKey, generation: u64) -> Result<()> {
         if !self.generations.borrow().has_newer(key, generation) {
             return Ok(());
@@ -106,7 +107,7 @@ impl ChunkStore {
     /// Updates the checksums of region `last`, which contains the new end of the file.
     async fn truncate_checksums(&self, file: &ChunkFile, last: u64, size: u64) -> Result<()> {
         let region = match self.region(file, last).await {
-            // The page stays damaged, and so does the region.
+            // The page and the region stay damaged.
             Err(error) if error.code() == ErrorCode::Corrupt => return Ok(()),
             region => region?,
         };
@@ -121,7 +122,7 @@ impl ChunkStore {
             let is_damaged = granule_checksum(old.bytes()) != stored;
             tail_checksum = granule_checksum(&old.bytes()[..tail as usize]);
             if is_damaged {
-                // The wrong checksum makes reads of the granule fail as before.
+                // With the wrong checksum, reads of the granule still fail.
                 tail_checksum = !tail_checksum;
             }
         }

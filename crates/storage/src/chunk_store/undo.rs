@@ -1,5 +1,5 @@
-//! Undoes a write that failed in the middle because the disk is full or the file is too long.
-//! Afterwards the file has its old length, and all data matches its checksums.
+//! Undoes a write that failed in the middle because the disk is full or the file is too long. After
+//! the undo, the file has its old length, and all data matches its checksums.
 
 use super::ChunkStore;
 use super::chunk_file::{ChunkFile, granule_in_region, whole_granules};
@@ -12,8 +12,7 @@ use std::ops::Range;
 
 impl ChunkStore {
     /// Restores the length of a file, and recomputes the checksums of the regions that the failed
-    /// writes touched from their present data. The caller must hold the file's lock for these
-    /// writes.
+    /// writes touched from the current data. The caller must hold the file's lock for these writes.
     pub(super) async fn undo(&self, file: &ChunkFile, writes: &[RegionWrite]) -> Result<()> {
         // Other writes may have extended the file by data that its size does not include yet.
         let size = file.size.get();
@@ -33,14 +32,14 @@ impl ChunkStore {
                 write.region.checksums.borrow_mut().fill(0);
                 continue;
             }
-            // If the other writes fail too, the file is truncated to its size, which removes these
+            // If the other writes also fail, the file is truncated to its size, which removes these
             // bytes.
             let beyond = write.range.start.max(size)..write.range.end.min(end);
             self.zero(file, &beyond)?;
             self.refresh_checksums(file, write).await?;
             match self.write_page(file, write.index, &write.region) {
                 // There is no space for the page of a region that was blank. The next load accepts
-                // the data as it is, and that is correct here.
+                // the data as it is, which is correct in this case.
                 Err(error) if error.code() == ErrorCode::NoSpace && write.was_blank => {}
                 other => other?,
             }
@@ -56,7 +55,7 @@ impl ChunkStore {
         for range in ranges.into_iter().flatten() {
             match file.file.punch_hole(range) {
                 Err(error) if error.kind() == io::ErrorKind::Unsupported => return Ok(false),
-                // There can be no data beyond the maximum file length.
+                // No data exists beyond the maximum file length.
                 Err(error) if error.kind() == io::ErrorKind::FileTooLarge => {}
                 other => other.map_err(|error| self.note_failure(file.io_error(error)))?,
             }
@@ -79,8 +78,8 @@ impl ChunkStore {
         zeroed.map_err(|error| self.note_failure(file.io_error(error)))
     }
 
-    /// Sets the length of a file that a failed write has left too long, as soon as no other write
-    /// of the file is in progress. The caller's own write must still count as in progress.
+    /// Sets the length of a file that is too long after a failed write, unless another write of the
+    /// file is in progress. The caller's own write must still count as in progress.
     pub(super) fn shrink(&self, file: &ChunkFile) -> Result<()> {
         if !file.writes.must_shrink.get() || file.has_other_writes() || file.is_removed.get() {
             return Ok(());

@@ -1,5 +1,6 @@
-//! Writes to chunk files, in this order: verify the received data, compute the new checksums,
-//! record in the dirty log the regions that will be overwritten, write the data, write the pages.
+//! Writes to chunk files. The steps have this order: verify the received data, compute the new
+//! checksums, record in the dirty log the regions that will be overwritten, write the data, write
+//! the pages.
 
 use super::ChunkStore;
 use super::chunk_file::{ChunkFile, Region, granule_in_region, whole_granules};
@@ -17,7 +18,7 @@ use skep_wire::storage::StripeHint;
 use std::ops::Range;
 use std::rc::Rc;
 
-/// The chunk file and the offset to which a client writes, and the facts about the file that the
+/// The chunk file and the offset to which a client writes, and the properties of the file that the
 /// write relies on.
 #[derive(Debug, Clone, Copy)]
 pub struct Destination<'a> {
@@ -29,7 +30,7 @@ pub struct Destination<'a> {
     pub offset: u64,
     /// Truncate generation of the file when the client began the write.
     pub truncate_generation: u64,
-    /// Whether the chunk file was synced before. If it does not exist then, it is lost.
+    /// Whether the chunk file was synced before. If such a file does not exist, it is lost.
     pub must_exist: bool,
 }
 
@@ -104,8 +105,9 @@ impl ChunkStore {
     /// After [`Self::sync`], the data also survives a power loss. Not cancel-safe, see [`super`].
     ///
     /// # Errors
-    /// - `EndMoved` if the chunk file was truncated in a newer generation. Nothing has changed.
-    /// - `Corrupt` if a chunk file is lost that must exist. It is not created.
+    /// - `EndMoved` if the chunk file was truncated in a newer generation. The write has changed
+    ///   nothing.
+    /// - `Corrupt` if a chunk file that must exist is lost. The file is not created.
     /// - `Protocol` if the data does not match the checksums.
     /// - `NoSpace` if the target is full, `FileTooLarge` if the write ends beyond the longest chunk
     ///   file. No data has changed, but holes within the range may have been filled.
@@ -139,7 +141,7 @@ impl ChunkStore {
         }
     }
 
-    /// Writes to an open file. Returns `false` if the file was removed meanwhile.
+    /// Writes to an open file. Returns `false` if the file was removed before the write.
     pub(super) async fn write_if_there(
         &self,
         file: &Rc<ChunkFile>,
@@ -149,8 +151,8 @@ impl ChunkStore {
     ) -> Result<bool> {
         let range = incoming.range();
         let place = file.lock.write(whole_granules(&range));
-        // Writes that wait for each other sync the dirty log together, before any of them changes
-        // the file.
+        // Writes that wait for each other share a sync of the dirty log, before any of these writes
+        // changes the file.
         self.record_early(file, &range).await?;
         place.admission().await;
         if file.is_removed.get() {
@@ -169,8 +171,8 @@ impl ChunkStore {
         written.and(shrunk).map(|()| true)
     }
 
-    /// Records the regions in memory that a write will change in the dirty log. The write checks
-    /// again when it holds the lock: the cleaner may have cleaned a region meanwhile.
+    /// Records the loaded regions that a write will change in the dirty log. The write checks again
+    /// when it holds the lock, since the cleaner may have cleaned a region before this time.
     async fn record_early(&self, file: &ChunkFile, range: &Range<u64>) -> Result<()> {
         let touched = region_of(range.start)..region_of(range.end - 1) + 1;
         let cached: Vec<_> = {
@@ -180,12 +182,12 @@ impl ChunkStore {
         if !cached.iter().any(|region| region.header.get().is_some_and(|header| header.synced)) {
             return Ok(());
         }
-        // The cleaner forgets no region that an operation is changing.
+        // The cleaner does not forget a region that an operation is changing.
         let _changing = self.dirty.change(file.key, touched);
         self.record_overwrite(cached.iter().map(|region| &**region)).await
     }
 
-    /// Returns the error of a write that needs more space than the target has, and logs it.
+    /// Returns and logs the error of a write that needs more space than the target has.
     pub(super) fn no_space(&self) -> Error {
         if let Some(count) = self.space.refused_writes().count(skep_env::now()) {
             tracing::warn!(
@@ -213,8 +215,8 @@ impl ChunkStore {
     /// Opens a chunk file to write to it. Creates it if it does not exist, unless it `must_exist`.
     ///
     /// # Errors
-    /// - `Corrupt` if a chunk file is lost that must exist.
-    /// - `NoSpace` if the target has no space for a new one.
+    /// - `Corrupt` if a chunk file that must exist is lost.
+    /// - `NoSpace` if the target has no space for a new chunk file.
     pub(super) fn file_to_write(
         &self,
         key: &ChunkFileKey,
@@ -327,8 +329,8 @@ impl ChunkStore {
     }
 
     /// Reserves or checks space, so that the file system does not run out of space during the
-    /// write. This can still happen on a file system that cannot reserve space; [`Self::undo`]
-    /// handles it.
+    /// write. A file system that cannot reserve space can still run out of space. [`Self::undo`]
+    /// handles this case.
     fn secure_space(
         &self,
         file: &ChunkFile,
@@ -351,7 +353,7 @@ impl ChunkStore {
                         }
                     }
                 }
-                // An overwrite needs no new space, and neither does a write into reserved space.
+                // An overwrite and a write into reserved space need no new space.
                 FreeSpace::None => {
                     for range in ranges {
                         if self.unallocated_bytes(file, &range)? > 0 {
@@ -364,8 +366,8 @@ impl ChunkStore {
         Ok(())
     }
 
-    /// Records in the dirty log which of the given regions are on the device. The caller must do
-    /// this before it changes these regions.
+    /// Records the given regions that are on the device in the dirty log. The caller must call this
+    /// function before it changes these regions.
     pub(super) async fn record_overwrite(
         &self,
         regions: impl Iterator<Item = &Region>,

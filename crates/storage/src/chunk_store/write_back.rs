@@ -1,12 +1,12 @@
-//! How busy the disk is, and the early write-back of streams.
+//! Measures the load of the disk, and writes streams back early.
 //!
-//! Without it, the disk would be idle while a client writes a stream, and the client's `fsync`
-//! would wait for all of it: the kernel begins to write after 30 s, or when a tenth of the memory
-//! is dirty. So when a stream reaches the end of a region, the target begins to write back the
-//! region and its page, which the stream will not change again. Smaller parts would cost more CPU
-//! time for the allocation of blocks. The data stays in the page cache, and the crash rule
-//! (docs/design/0003-chunk-store.md) holds in any order. A worker of the kernel allocates the
-//! blocks and sends the requests to the disk.
+//! Without the early write-back, the disk would be idle while a client writes a stream, and the
+//! client's `fsync` would wait until the whole stream is written, since the kernel begins to write
+//! after 30 s, or when a tenth of the memory is dirty. So when a stream reaches the end of a
+//! region, the target begins to write back the region and its page, which the stream will not
+//! change again. Smaller parts would cost more CPU time for the allocation of blocks. The data
+//! stays in the page cache, and the crash rule (docs/design/0003-chunk-store.md) holds in any
+//! order. A worker of the kernel allocates the blocks and sends the requests to the disk.
 //!
 //! # Errors
 //! The kernel reports most errors of the device to the next sync. But a file system that cannot
@@ -22,7 +22,7 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// How busy the disk of a target is.
+/// The load of the disk of a target.
 #[derive(Debug, Default)]
 pub(super) struct DiskLoad {
     /// Time until which writes go to the kernel's workers, because the disk is slow and a write to
@@ -33,7 +33,7 @@ pub(super) struct DiskLoad {
 }
 
 impl DiskLoad {
-    /// Whether a write to the page cache was throttled a moment ago.
+    /// Whether a write to the page cache was throttled recently.
     pub(super) fn is_slow(&self, now: Duration) -> bool {
         now < self.slow_until.get()
     }
@@ -46,7 +46,7 @@ impl DiskLoad {
     }
 
     /// Begins to write back a region if the logical range that was just written in it looks like
-    /// the end of a stream through the region. Does not wait.
+    /// the end of a stream in the region. Does not wait.
     pub(super) fn begin_write_back(&self, file: &Rc<ChunkFile>, region: u64, range: &Range<u64>) {
         if !completes_region(range) || self.write_backs.get() >= MAX_WRITE_BACKS {
             return;
@@ -66,7 +66,7 @@ impl DiskLoad {
     }
 }
 
-/// Whether a write of this range is likely to be the last one of a stream through a region.
+/// Whether a write of this range is likely to be the last write of a stream in a region.
 fn completes_region(range: &Range<u64>) -> bool {
     range.end.is_multiple_of(REGION_BYTES) && range.end - range.start >= WRITE_BACK_BYTES
 }
@@ -88,7 +88,7 @@ fn keep_error(file: &ChunkFile, error: io::Error) {
         file.path.display()
     );
     file.writes.failed_write_back.borrow_mut().get_or_insert(error);
-    // The next sync must not be left out, even if an earlier one has covered all changes.
+    // The next sync must not be omitted, even if an earlier sync has covered all changes.
     file.note_change();
 }
 
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn throttled_write_marks_the_disk_as_slow_for_a_moment() {
+    fn throttled_write_marks_the_disk_as_slow_for_a_short_time() {
         let (load, start) = (DiskLoad::default(), Duration::from_secs(1));
         load.wrote(start, start + SLOW_WRITE);
         assert!(!load.is_slow(start));

@@ -1,4 +1,5 @@
-//! `ClearChunk`: clears a range, so that it reads as zeros, and makes it a hole where possible.
+//! `ClearChunk`: clears a range, so that it reads as zeros, and makes the range a hole where
+//! possible.
 
 use super::Call;
 use crate::chunk_store::ChunkStore;

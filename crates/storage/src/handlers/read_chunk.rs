@@ -1,4 +1,4 @@
-//! `ReadChunk`: reads from a chunk file; replies with the data and its checksums.
+//! `ReadChunk`: reads from a chunk file, and replies with the data and its checksums.
 
 use super::Call;
 use crate::chunk_store::{ChunkStore, ReadData};

@@ -12,7 +12,8 @@ pub(super) async fn handle(
     call: Call<ReserveChunk>,
 ) -> Result<(ChunkRangeReply, Option<Buf>)> {
     let ReserveChunk { key, offset, length, truncate_generation, must_exist } = call.request;
-    // If the range ends beyond the largest offset, the store refuses it with `FileTooLarge`.
+    // If the range ends beyond the largest offset, the store refuses the request with
+    // `FileTooLarge`.
     let range = offset..offset.saturating_add(length);
     let end = store.reserve(&key, range, truncate_generation, must_exist).await?;
     if call.is_durable {

@@ -1,4 +1,4 @@
-//! `SeekChunk`: finds the next data or hole.
+//! `SeekChunk`: finds the next data or the next hole.
 
 use super::Call;
 use crate::chunk_store::ChunkStore;

@@ -99,7 +99,8 @@ fn clean_up_removes_only_old_files_without_an_inode() {
         let an_hour = Duration::from_secs(3600);
         let found = clean_up(&store, &router, an_hour, 1_000).await.unwrap();
         assert_eq!(found, CleanUpCounts::default(), "young files are left alone");
-        // More orphans than the limit: the clean-up removes none and reports a problem.
+        // There are more orphans than the limit, so the clean-up removes no orphan and reports a
+        // problem.
         let found = clean_up(&store, &router, Duration::ZERO, 499).await.unwrap();
         let counts = CleanUpCounts { looked_at: 1001, orphans: 500, removed: 0, unknown: 1 };
         assert_eq!(found, counts);

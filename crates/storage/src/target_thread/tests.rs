@@ -1,4 +1,5 @@
-//! Tests of a target over real sockets: its thread, its handlers, and the requests that it refuses.
+//! Tests of a target over real sockets. They cover its thread, its handlers, and the requests that
+//! it refuses.
 
 use super::*;
 use crate::StorageSettings;
@@ -30,8 +31,8 @@ const STRIPE: messages::StripeHint =
 
 fn directory(path: &Path) -> Directory {
     if skep_store::identity::is_initialised(path) {
-        // A program that another test is starting holds copies of all file descriptors for a
-        // moment, and so the lock of the directory too.
+        // A program that another test is starting has copies of all file descriptors for a short
+        // time, so it also holds the lock of the directory.
         let deadline = skep_env::now() + Duration::from_secs(10);
         loop {
             match Directory::open(path, DirectoryKind::StorageTarget, Some(CLUSTER)) {
@@ -63,7 +64,7 @@ fn identity(kind: NodeKind) -> Identity {
     Identity { cluster: CLUSTER, secrets: Secrets::generate(), node: NodeId::new(2), kind }
 }
 
-/// Returns a map in which the target is alone in its group, and another target in group 41.
+/// Returns a map in which the target is alone in its group, and another target is in group 41.
 fn map() -> ClusterMap {
     let mut map = ClusterMap::empty(CLUSTER);
     map.groups.push(Group::of_one(GROUP, TargetKind::Storage, TARGET));
@@ -76,13 +77,13 @@ fn options() -> CallOptions {
     CallOptions { group: GROUP, epoch: Epoch::new(1), ..CallOptions::default() }
 }
 
-/// Returns the options of a request for the target's group that the metadata target sends.
+/// Returns the options of a request that the metadata target sends to the target's group.
 fn options_of_metadata() -> CallOptions {
     let sender = Sender { group: GroupId::new(41), epoch: Epoch::new(1) };
     CallOptions { sender, ..options() }
 }
 
-/// Starts a target, and returns when it serves. The caller must end the target.
+/// Starts a target, and returns when the target is ready. The caller must end the target.
 async fn start(path: &Path, map: ClusterMap) -> Running {
     start_as(path, map, StorageSettings::default().emulation).await
 }
@@ -118,7 +119,7 @@ async fn connect(running: &Running, channel: Channel) -> Rc<Connection> {
     connect_as(running, NodeKind::Client, channel).await
 }
 
-/// Connects as a node of another kind, since some requests are accepted from services only.
+/// Connects as a node of kind `kind`, since some requests are accepted only from services.
 async fn connect_as(running: &Running, kind: NodeKind, channel: Channel) -> Rc<Connection> {
     let server = identity(NodeKind::Storage);
     let client = Identity { kind, ..server.clone() };
@@ -203,7 +204,7 @@ fn every_request_is_answered_over_a_connection() {
 }
 
 #[test]
-fn target_keeps_its_data_over_a_clean_restart() {
+fn target_has_its_data_after_a_clean_restart() {
     run(|dir| async move {
         let (thread, connection) = started(&dir).await;
         write(&connection, key(1), b"kept").await.unwrap();
@@ -235,7 +236,7 @@ fn new_connection_closes_only_the_old_one_of_its_channel() {
 }
 
 #[test]
-fn bad_requests_are_refused_and_the_connection_lives() {
+fn bad_requests_are_refused_and_the_connection_stays_open() {
     run(|dir| async move {
         let (thread, connection) = started(&dir).await;
         let code = |result: Result<_>| result.map(|_| ()).unwrap_err().code();
@@ -289,9 +290,10 @@ fn requests_for_another_group_or_epoch_are_refused() {
     });
 }
 
-/// Before the fix, only senders with the newer map refused; the target itself served on.
+/// Before the fix, only senders with the newer map refused requests, and the target itself
+/// continued to serve requests.
 #[test]
-fn lost_target_refuses_requests_also_after_a_restart() {
+fn lost_target_refuses_requests_even_after_a_restart() {
     run(|dir| async move {
         let (thread, connection) = started(&dir).await;
         write(&connection, key(1), b"x").await.unwrap();
@@ -309,7 +311,7 @@ fn lost_target_refuses_requests_also_after_a_restart() {
             capacity: Default::default(),
             capacity_pool: skep_types::map::CapacityPool::Normal,
         });
-        // The second start has only a map from before the loss.
+        // The second start has only a map that is older than the loss.
         for map in [lost, map()] {
             let thread = start(&dir, map).await;
             let connection = connect(&thread, Channel::NONE).await;
@@ -340,8 +342,8 @@ fn target_that_is_not_the_primary_serves_no_data() {
     });
 }
 
-/// A metadata target that was stopped while another took over its group must not truncate or remove
-/// chunk files any more.
+/// A metadata target that was stopped while another target took over its group must no longer
+/// truncate or remove chunk files.
 #[test]
 fn requests_of_a_deposed_metadata_target_are_refused() {
     run(|dir| async move {
@@ -459,13 +461,13 @@ fn emulated_rate_delays_replies_only() {
         // is visible to them.
         let stat = messages::StatChunk { key: key(2) };
         while !connection.call(&stat, &options).await.unwrap().0.exists {}
-        // Checked only if creating the files took less time than the device needs for the first
-        // write.
+        // This is checked only if creating the files took less time than the device needs for the
+        // first write.
         if passed() < 0.3 {
             assert!(!first.is_finished() && !second.is_finished());
         }
-        // The device serves one request after the other. The second write is complete when both
-        // are, and so is a sync.
+        // The device serves one request after the other. So the second write and the sync are
+        // complete only after both writes.
         connection.call(&messages::SyncChunk { key: key(1) }, &options).await.unwrap();
         assert!(passed() >= 0.5, "{}", passed());
         first.await.unwrap();

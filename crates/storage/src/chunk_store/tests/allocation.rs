@@ -1,4 +1,5 @@
-//! Holes and reserved space: their offsets, their allocation, and their state after power losses.
+//! Tests of holes and reserved space. They check the offsets, the allocation, and the state after
+//! power losses.
 
 use super::*;
 
@@ -12,7 +13,7 @@ async fn extents(store: &Rc<ChunkStore>) -> Vec<(u64, u64)> {
 }
 
 #[test]
-fn cleared_range_is_zero_and_a_hole_by_granules() {
+fn cleared_range_reads_as_zeros_and_whole_granules_are_holes() {
     run(|dir| async move {
         let store = open(&dir);
         let mut data = pattern(1, 7 * MIB as usize);
@@ -33,7 +34,7 @@ fn cleared_range_is_zero_and_a_hole_by_granules() {
         assert_eq!(store.stat(&key(1)).unwrap().size, 7 * MIB, "the size stays");
         let left = store.stat(&key(1)).unwrap().allocated;
         assert!(left + 4 * MIB <= full, "{left} of {full} bytes are left");
-        // Data may be written over cleared ranges again, even within a granule.
+        // Data can be written to cleared ranges again, even within a granule.
         write(&store, key(1), MIB + 77, b"new").await.unwrap();
         store.close().await.unwrap();
         data[MIB as usize + 77..MIB as usize + 80].copy_from_slice(b"new");
@@ -66,7 +67,7 @@ fn long_ranges_are_cleared_in_steps_and_holes_are_skipped() {
 }
 
 #[test]
-fn a_damaged_granule_is_cleared_whole_but_not_in_part() {
+fn damaged_granule_is_cleared_whole_but_not_in_part() {
     run(|dir| async move {
         let store = open(&dir);
         write(&store, key(1), 0, &pattern(1, 100_000)).await.unwrap();
@@ -135,7 +136,7 @@ fn reserved_space_is_allocated_and_reads_as_a_hole() {
         write(&store, key(1), 2 * MIB + 5, b"data").await.unwrap();
         assert_eq!(extents(&store).await, [(2 * MIB, 2 * MIB + 9)]);
         assert_eq!(read(&store, key(1), 2 * MIB, 100).await.unwrap(), b"\0\0\0\0\0data");
-        // Clearing releases the reserved space, also beyond the end of the file.
+        // Clearing releases the reserved space, even beyond the end of the file.
         store.clear(&key(1), 0..u64::MAX, u64::MAX).await.unwrap();
         let stat = store.stat(&key(1)).unwrap();
         assert_eq!(stat.size, 2 * MIB + 9);
@@ -166,7 +167,7 @@ fn copies_between_chunk_files_keep_holes_and_find_damage() {
         let got = read(&store, key(1), 8192, 5 << 20).await.unwrap();
         assert!(got[..data.len()] == data && got[3 * MIB as usize..] == *b"end");
         assert_eq!(extents(&store).await, [(0, MIB + 8192), (3 * MIB + 8192, 3 * MIB + 8195)]);
-        // The source range is a hole, the destination contains data.
+        // The source range is a hole, and the destination contains data.
         assert!(copy(2 * MIB, 8192, 8192).await.unwrap());
         assert_eq!(read(&store, key(1), 8192, 8192).await.unwrap(), [0; 8192]);
         store.close().await.unwrap();

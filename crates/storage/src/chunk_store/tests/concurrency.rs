@@ -1,11 +1,11 @@
-//! Writes to one chunk file that run at the same time.
+//! Tests of concurrent writes to one chunk file.
 
 use super::*;
 use crate::chunk_store::write::Incoming;
 use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Time in which an operation that waits for a lock would certainly have ended without the lock.
+/// An operation that does not wait for a lock certainly ends within this time.
 const MOMENT: Duration = Duration::from_millis(20);
 
 #[test]
@@ -61,7 +61,7 @@ fn waiting_writes_sync_the_dirty_log_together() {
 }
 
 #[test]
-fn undo_of_a_write_keeps_the_data_of_other_writes() {
+fn undo_of_a_write_preserves_the_data_of_other_writes() {
     run(|dir| async move {
         let store = open(&dir);
         write(&store, key(1), 0, b"short").await.unwrap();
@@ -80,7 +80,7 @@ fn undo_of_a_write_keeps_the_data_of_other_writes() {
 
 /// Semantics 4.8.
 #[test]
-fn failed_writes_side_by_side_keep_acknowledged_bytes() {
+fn concurrent_failed_writes_preserve_acknowledged_bytes() {
     run(|dir| async move {
         let store = open(&dir);
         write(&store, key(1), 0, b"acknowledged").await.unwrap();

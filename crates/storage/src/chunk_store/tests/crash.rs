@@ -1,5 +1,5 @@
-//! Power losses: a test changes the files of a closed store like a power loss would. The next start
-//! must distinguish torn writes from damage.
+//! Tests of power losses. A test changes the files of a closed store in the same way as a power
+//! loss. The next start must distinguish torn writes from damage.
 
 use super::*;
 use std::task::Poll;
@@ -12,12 +12,12 @@ fn torn_data_of_a_new_region_is_accepted() {
         write(&store, key(1), 0, &data).await.unwrap();
         let path = store.names.path(&key(1));
         drop(store);
-        // Simulates a page of the page cache that never reached the device.
+        // Simulates that a page of the page cache never reached the device.
         tamper(&path, 4096 + 8192..4096 + 12_288, |_| 0);
         data[8192..12_288].fill(0);
         let store = open(&dir);
         assert!(read(&store, key(1), 0, 100_000).await.unwrap() == data);
-        // After the clean shutdown the region counts as intact, so a mismatch is damage.
+        // After the clean shutdown, the region counts as intact, so a mismatch is damage.
         store.close().await.unwrap();
         tamper(&path, 4096 + 8192..4096 + 8193, |_| 1);
         assert!(read(&open(&dir), key(1), 0, 100_000).await.is_err());
@@ -108,8 +108,8 @@ fn page_of_a_synced_region_may_be_torn_by_an_overwrite() {
 
         let store = open(&dir);
         write(&store, key(1), 0, &pattern(2, 100_000)).await.unwrap();
-        // The first sector is old, and so is the header's synced mark. The checksums are new except
-        // for one sector.
+        // The first sector, with the header's synced mark, is old. The checksums are new except for
+        // one sector.
         tamper_with(&path, 0, &old[..512]);
         tamper_with(&path, 1024, &old[1024..1536]);
         let store = open_after_power_loss(&dir);
@@ -117,7 +117,7 @@ fn page_of_a_synced_region_may_be_torn_by_an_overwrite() {
     });
 }
 
-/// Opens the store as after a boot of the host.
+/// Opens the store with the boot id of another boot of the host.
 fn open_after_power_loss(dir: &Path) -> Rc<ChunkStore> {
     let host = host_mark(dir).unwrap();
     let host = HostMark { boot_id: host.boot_id ^ 1, ..host };
@@ -166,7 +166,7 @@ fn truncation_within_a_synced_region_is_recorded() {
 }
 
 #[test]
-fn the_incarnation_changes_when_the_page_cache_is_gone() {
+fn incarnation_changes_after_the_loss_of_the_page_cache() {
     run(|dir| async move {
         let host = host_mark(&dir).unwrap();
         let other = HostMark { boot_id: host.boot_id ^ 1, ..host };

@@ -1,5 +1,5 @@
-//! Damage that no crash explains must result in an error that names the file and the target, and
-//! never in data.
+//! Tests of damage that cannot come from a crash. A read must return an error that names the file
+//! and the target, and must never return the damaged data.
 
 use super::*;
 use crate::chunk_store::dirty_log::DIRTY_LOG;
@@ -42,9 +42,10 @@ fn only_the_granule_with_a_flipped_bit_is_refused() {
     });
 }
 
-/// Metadata has the new size already when storage truncates, so damage must not prevent that.
+/// Metadata already has the new size when storage truncates, so damage must not prevent the
+/// truncation.
 #[test]
-fn truncation_into_a_damaged_granule_keeps_the_damage() {
+fn granule_stays_damaged_after_a_truncation_into_it() {
     run(|dir| async move {
         let path = settled(&dir).await;
         let at = physical_offset(3 * MIB + 5000);
@@ -63,7 +64,7 @@ fn truncation_into_a_damaged_granule_keeps_the_damage() {
 }
 
 #[test]
-fn a_flipped_bit_of_a_page_is_refused() {
+fn page_with_a_flipped_bit_is_refused() {
     for at in [20, 100, 1024, 3000, 4093] {
         run(|dir| async move {
             let path = settled(&dir).await;
@@ -86,8 +87,8 @@ fn torn_page_is_damage_if_the_page_cache_survived() {
         store.sync(&key(1)).await.unwrap();
         let path = store.names.path(&key(1));
         drop(store);
-        // The process was killed before the region was marked. Then a bit of the page flips, and a
-        // bit of the data, which the page could have shown.
+        // The process was killed before the region was marked as synced. Then a bit of the page and
+        // a bit of the data flip. An intact page would have shown the damage of the data.
         tamper(&path, 3000..3001, |byte| byte ^ 1);
         tamper(&path, 4100..4101, |byte| byte ^ 1);
         let error = read(&open(&dir), key(1), 0, 4096).await.unwrap_err();

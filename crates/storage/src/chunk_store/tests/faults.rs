@@ -1,4 +1,5 @@
-//! Faults of the host and of the device that must neither lose data silently nor stop the target.
+//! Tests of faults of the host and of the device. These faults must neither lose data silently nor
+//! stop the target.
 
 use super::*;
 use skep_testkit::thin::ThinDisk;
@@ -7,14 +8,14 @@ use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
 /// Held by tests that drop the page cache of the host, and by tests whose failed pages must stay in
-/// it.
+/// the page cache.
 static PAGE_CACHE: Mutex<()> = Mutex::new(());
 
 /// Environment variable that makes a test run its body with a low limit of descriptors.
 const LOW_LIMIT: &str = "SKEP_TEST_LOW_DESCRIPTOR_LIMIT";
 
-/// Runs the test `name` again in a process of its own with at most `limit` descriptors. Returns
-/// `true` in that process, which then runs the body.
+/// Runs the test `name` again in a separate process with at most `limit` descriptors. Returns
+/// `true` in this process, which then runs the body.
 fn is_limited_process(name: &str, limit: u64) -> bool {
     if std::env::var_os(LOW_LIMIT).is_some() {
         return true;
@@ -45,7 +46,7 @@ fn lack_of_file_descriptors_is_not_a_device_failure() {
         while let Ok(file) = std::fs::File::open("/dev/null") {
             taken.push(file);
         }
-        // Chunk files are opened and created with descriptors that the target holds in reserve.
+        // Chunk files are opened and created with the spare descriptors of the target.
         assert_eq!(read(&store, key(1), 0, 10).await.unwrap(), b"old");
         write(&store, key(3), 0, b"new").await.unwrap();
         // Other operations may fail, but they must not make the target refuse writes.
@@ -63,7 +64,7 @@ fn lack_of_file_descriptors_is_not_a_device_failure() {
 
 /// Semantics 4.8.
 #[test]
-fn read_only_disk_is_served_for_reading() {
+fn target_serves_reads_from_a_read_only_disk() {
     let dir = tempfile::tempdir().unwrap();
     let Some(thin) = ThinDisk::new(dir.path(), 200) else { return };
     let (disk, target) = (thin.path(), thin.path().join("target"));
@@ -127,20 +128,21 @@ fn failed_write_back_is_an_error_for_each_sync() {
         let data = pattern(1, 40 * MIB as usize);
         write(&store, key(1), 0, &data).await.unwrap();
         let incarnation = store.incarnation();
-        // Each client that wrote sends its own sync. None of them may succeed.
+        // Each client that wrote sends its own sync. None of these syncs may succeed.
         let first = store.sync(&key(1)).await.unwrap_err();
         let second = store.sync(&key(1)).await.unwrap_err();
         for error in [&first, &second] {
             assert_eq!(error.code(), ErrorCode::NoSpace, "{error}");
         }
-        // The pool gets more space: now a sync writes all data that the page cache still has.
+        // The pool gets more space, so the next sync writes all data that the page cache still has.
         thin.resize(200);
         store.sync(&key(1)).await.unwrap();
         let is_lost = store.incarnation() != incarnation;
         drop(store);
         ThinDisk::drop_page_cache();
         let store = open(&target);
-        // Bytes that the kernel has dropped are an error, and each client learns of the loss.
+        // A read of bytes that the kernel has dropped fails, and each client gets an error for the
+        // loss.
         match read(&store, key(1), 0, 40 << 20).await {
             Ok(bytes) => assert!(bytes == data),
             Err(error) => assert!(is_lost && error.code() == ErrorCode::Corrupt, "{error}"),
@@ -160,7 +162,7 @@ fn lost_write_back_changes_the_incarnation() {
     std::fs::create_dir(&target).unwrap();
     skep_env::block_on(async move {
         let store = open(&target);
-        // Writes that are too short to begin an early write-back, which would use the file.
+        // The writes are too short to begin an early write-back, which would use the file.
         for (index, piece) in pattern(1, 40 * MIB as usize).chunks(32 << 10).enumerate() {
             write(&store, key(1), index as u64 * (32 << 10), piece).await.unwrap();
         }

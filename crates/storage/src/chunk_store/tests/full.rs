@@ -1,15 +1,15 @@
-//! Full disks, on small file systems of their own. The tests need the permission to mount. Without
-//! it they print a line and pass.
+//! Tests of full disks. Each test uses a separate small file system, so the tests need the
+//! permission to mount. Without this permission, they print a line and pass.
 
 use super::*;
 use std::process::Command;
 use std::time::Duration;
 
-/// A small file system, which is unmounted when this is dropped.
+/// A small file system. It is unmounted when this value is dropped.
 struct Mounted(tempfile::TempDir);
 
-/// The kinds of file systems that the tests use. They differ in how they allocate space and in the
-/// size of holes.
+/// The kinds of file systems that the tests use. These file systems differ in the allocation of
+/// space and in the size of holes.
 const KINDS: [&str; 3] = ["tmpfs", "ext4", "xfs"];
 
 fn succeeds(program: &str, arguments: &[&str]) -> bool {
@@ -57,8 +57,8 @@ fn fill(path: &Path) {
     for block in [256 << 10, 4096] {
         while file.write_all(&vec![1; block]).is_ok() {}
     }
-    // The sync makes the file system release the space that it had preallocated for this file. Fill
-    // that space too.
+    // The sync makes the file system release the space that it had preallocated for this file, so
+    // fill this space, too.
     let _full = file.sync_all();
     while file.write_all(&[1; 4096]).is_ok() {}
 }
@@ -67,9 +67,9 @@ fn free_bytes(path: &Path) -> u64 {
     skep_env::space(path).unwrap().free_bytes
 }
 
-/// Waits until a disk has `bytes` of free space. Kernel threads free the space of removed files:
-/// XFS does so always, other file systems if a worker of the ring closes the file last. This takes
-/// a moment, or much longer on a busy machine.
+/// Waits until a disk has `bytes` of free space. Kernel threads free the space of removed files.
+/// XFS always uses these threads, and other file systems use them if a worker of the ring closes
+/// the file last. This takes a short time, or much longer on a busy machine.
 async fn space_is_back(path: &Path, bytes: u64) {
     let deadline = skep_env::now() + Duration::from_secs(30);
     while free_bytes(path) < bytes {
@@ -79,7 +79,7 @@ async fn space_is_back(path: &Path, bytes: u64) {
 }
 
 /// Runs a test on each kind of file system, with `mib` MiB of free space. XFS needs at least 300
-/// MiB, so another file takes the rest.
+/// MiB, so another file fills the remaining space.
 fn on_small_disks<F: Future<Output = ()> + 'static>(mib: u64, test: impl Fn(PathBuf) -> F) {
     on_small_disks_of(&KINDS, mib, test);
 }
@@ -148,8 +148,8 @@ fn full_disk_refuses_entire_writes_and_serves_other_requests() {
         for at in (0..written).step_by(data.len()) {
             assert!(read(&store, key(1), at, data.len() as u32).await.unwrap() == data);
         }
-        // A refused write leaves no new file behind, existing data can be overwritten, and a
-        // removal frees space.
+        // A refused write creates no file, existing data can be overwritten, and a removal frees
+        // space.
         assert!(write(&store, key(2), 0, &data).await.is_err());
         assert!(!store.stat(&key(2)).unwrap().exists);
         write(&store, key(1), 1000, &data).await.unwrap();

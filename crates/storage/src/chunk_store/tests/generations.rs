@@ -1,7 +1,10 @@
-//! Truncate generations: late copies of truncations, and writes from before a truncation.
+//! Tests of truncate generations, with late copies of truncations, and with writes that a client
+//! began before a truncation.
 
 use super::*;
 
+/// Before the fix, a copy of a truncation that had waited in the socket of a stopped target cleared
+/// bytes that were acknowledged after the truncation.
 #[test]
 fn a_late_copy_of_a_truncation_is_ignored() {
     run(|dir| async move {
@@ -15,7 +18,7 @@ fn a_late_copy_of_a_truncation_is_ignored() {
         }
         store.truncate(&key(1), 1, 8).await.unwrap();
         assert_eq!(store.stat(&key(1)).unwrap().size, 1);
-        // The chunk file did not exist yet.
+        // The next truncation arrives before the chunk file exists.
         store.truncate(&key(2), 0, 3).await.unwrap();
         write(&store, key(2), 0, b"new").await.unwrap();
         store.truncate(&key(2), 0, 3).await.unwrap();

@@ -1,5 +1,5 @@
-//! Random operations on the store, compared with the simplest model: the bytes of each chunk file
-//! in a vector.
+//! Compares random operations on the store with a simple model, which has the bytes of each chunk
+//! file in a vector.
 
 use super::*;
 use proptest::prelude::*;
@@ -12,7 +12,8 @@ enum Operation {
         length: usize,
         seed: u64,
     },
-    /// Writes that the store gets at the same time: offset, length and seed of each.
+    /// Writes that the store gets at the same time. Each entry is the offset, length and seed of a
+    /// write.
     Writes {
         file: u64,
         writes: Vec<(u64, u64, u64)>,
@@ -103,7 +104,7 @@ fn operation() -> impl Strategy<Value = Operation> {
     ]
 }
 
-/// The contents of the chunk files; `None` means that the file does not exist.
+/// The contents of the chunk files. `None` means that the file does not exist.
 #[derive(Default)]
 struct Model([Option<Vec<u8>>; 3]);
 
@@ -123,8 +124,8 @@ impl Model {
         held[range.start.min(end)..end].fill(0);
     }
 
-    /// `size` is the size of the destination after the copy: a hole at the end of the source does
-    /// not extend the destination.
+    /// `size` is the size of the destination after the copy, since a hole at the end of the source
+    /// does not extend the destination.
     fn copy(&mut self, from: u64, source: Range<usize>, file: u64, offset: usize, size: usize) {
         let mut bytes = self.read(from, source.clone()).to_vec();
         bytes.resize(source.len(), 0);
@@ -210,7 +211,8 @@ async fn apply(store: &mut Rc<ChunkStore>, dir: &Path, model: &mut Model, operat
     }
 }
 
-/// Checks that seeking reports all nonzero bytes as data, and that holes and data alternate.
+/// Returns whether seeking reports all nonzero bytes as data. Also checks that holes and data
+/// alternate.
 async fn data_is_found(store: &Rc<ChunkStore>, file: u64, bytes: &[u8]) -> bool {
     let mut at = 0;
     while let Some(data) = store.next_data(&key(file), at as u64).await.unwrap() {

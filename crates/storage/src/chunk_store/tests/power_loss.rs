@@ -1,13 +1,13 @@
-//! Realistic power losses: the store is on a loop device, and a test copies the device's image by
-//! reflink while the store works. The copy contains the data that was on the device at that moment,
-//! without the kernel's page cache.
+//! A test of realistic power losses. The store is on a loop device, and the test copies the
+//! device's image by reflink while the store works. The copy contains the data that was on the
+//! device at that moment, without the kernel's page cache.
 //!
 //! After each power loss, the test checks that every byte can be read and that the incarnation has
-//! changed. Synced data must be present, or data that was written over it later. It does not check
+//! changed. Synced data must be present unless it was overwritten later. The test does not check
 //! how much unsynced data survives.
 //!
-//! The test needs root and `mkfs.xfs`. Without them it prints a line and passes. `SKEP_TEST_SEED`
-//! repeats a run.
+//! The test needs root and `mkfs.xfs`. Otherwise, it prints a line and passes. The seed in
+//! `SKEP_TEST_SEED` repeats a run.
 
 use super::*;
 use skep_types::HostIncarnation;
@@ -21,8 +21,8 @@ const LONGEST: u64 = 5 << 20;
 const ROUNDS: usize = 6;
 const GRANULE: usize = 4096;
 
-/// A file system whose image is a file on an outer file system. The outer one can copy the image
-/// instantly by reflink.
+/// A file system whose image is a file on an outer file system. The outer file system can copy the
+/// image instantly by reflink.
 struct Disk {
     _dir: tempfile::TempDir,
     outer: PathBuf,
@@ -71,7 +71,7 @@ impl Disk {
         assert!(succeeds("mount", &options), "{} mounts", image.display());
     }
 
-    /// Returns a function that copies the current image, on a thread of its own.
+    /// Returns a function that copies the current image in a separate thread.
     fn cut(&self) -> impl FnOnce() -> std::thread::JoinHandle<bool> + 'static {
         let (from, to) = (self.image(), self.outer.join(format!("{}.image", self.image + 1)));
         let copy = move || succeeds("cp", &["--reflink=always", text(&from), text(&to)]);
@@ -117,7 +117,7 @@ struct Expected {
     now: Vec<u8>,
     /// Size in bytes at the last sync.
     synced_size: usize,
-    /// For each granule that was written since the last sync: its contents at that sync, and after
+    /// For each granule that was written since the last sync, the contents at the sync and after
     /// each later write.
     versions: BTreeMap<usize, Vec<Vec<u8>>>,
 }
@@ -154,7 +154,7 @@ impl Expected {
         self.synced_size = self.now.len();
     }
 
-    /// Checks the contents that a start found after a power loss. From then on, these are the
+    /// Checks the contents that a start found after a power loss. These contents are then the
     /// expected contents.
     fn check(&mut self, found: Vec<u8>, name: &str) {
         assert!(
@@ -165,7 +165,8 @@ impl Expected {
         );
         for index in 0..found.len().div_ceil(GRANULE) {
             let got = granule(&found, index);
-            // The device may have newer data than the size. Bytes beyond the size are not visible.
+            // The data on the device may be newer than the size on the device. Bytes beyond the
+            // size are not visible.
             let seen = (found.len() - index * GRANULE).min(GRANULE);
             let is_right = match self.versions.get(&index) {
                 None => got[..seen] == granule(&self.now, index)[..seen],
@@ -208,7 +209,7 @@ async fn write_some(store: &Rc<ChunkStore>, random: &Random, file: u64, expected
     checksums.extend((!head.is_empty()).then(|| crc32c(head)));
     checksums.extend(rest.chunks(GRANULE).map(crc32c));
     let stripe = StripeHint { chunk_bytes: 1 << 20, width: 1, component_start: 0 };
-    // A write that is in progress during the power loss may survive too.
+    // A write that is in progress during the power loss may also survive.
     expected.written(offset as usize, &bytes);
     let key = file_key(file);
     let to =
@@ -225,7 +226,7 @@ async fn clear_some(store: &Rc<ChunkStore>, random: &Random, file: u64, expected
     }
 }
 
-/// Runs random operations until the disk is copied; returns the incarnation.
+/// Runs random operations until the disk is copied. Returns the incarnation.
 async fn work(
     store: Rc<ChunkStore>,
     random: Rc<Random>,
