@@ -75,7 +75,7 @@ impl Environment {
 fn mount_of(mounts: &str, path: &Path) -> Option<Mount> {
     let found = mounts.lines().filter_map(parse).filter(|mount| path.starts_with(&mount.point));
     // The mount with the longest mount point contains the path. If several mounts have the same
-    // mount point, the last one hides the others.
+    // mount point, the last mount hides the other mounts.
     found.max_by_key(|mount| mount.point.len())
 }
 

@@ -5,7 +5,7 @@
 //! exchanges lines of JSON with the agent over standard input and output. This needs no port, and
 //! any command that reaches a host works (ssh, `ip netns exec`, or none). An agent starts the
 //! *workers* of its host ([`worker()`]), one process each, and forwards their messages. When the
-//! controller exits, for whatever reason, agents and workers see the end of their input. Agents and
+//! controller exits for any reason, agents and workers read the end of their input. Agents and
 //! workers then remove the files that they created, and exit.
 //!
 //! Every wait has a time limit. A phase fails if no process makes progress for the time limit of

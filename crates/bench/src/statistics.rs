@@ -16,7 +16,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Returns the summary of a list of values; `None` if the list is empty.
+    /// Returns the summary of a list of values, or `None` if the list is empty.
     pub fn of(values: &[f64]) -> Option<Self> {
         if values.is_empty() {
             return None;

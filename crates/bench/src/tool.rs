@@ -75,7 +75,7 @@ impl Tool {
     }
 }
 
-/// An external program, and how to start it.
+/// An external program, and the command that starts it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Runner {
     /// The program to run.
@@ -214,8 +214,8 @@ struct Report {
     operations: u64,
     /// Duration in seconds, as the program reports it.
     seconds: f64,
-    /// Parts of `seconds` that were spent in open (`open_s`) and in close (`close_s`); zero if the
-    /// program does not report them.
+    /// Parts of `seconds` that were spent in open (`open_s`) and in close (`close_s`), or zero if
+    /// the program does not report them.
     open_s: f64,
     close_s: f64,
     /// The program's own report, as JSON.

@@ -1,7 +1,7 @@
 //! Runs a workload, which consists of phases, from start to end. [`crate::io`] and
-//! [`crate::metadata`] share this loop. A workload names its phases; this module starts the
-//! processes, runs the phases in order and keeps the results. This module does not know the meaning
-//! of a phase.
+//! [`crate::metadata`] share this loop. A workload names its phases. This module starts the
+//! processes, runs the phases in order and stores the results. This module does not know the
+//! meaning of a phase.
 
 use crate::launcher::{Fleet, Host, HostRecord, PhaseRecord, Setup, Step, processes};
 use crate::progress::{Measurement, Progress};
@@ -90,7 +90,7 @@ pub(crate) trait Workload: Clone {
     fn phases(&self, repetition: u32, processes: u32, is_own: bool) -> Vec<Phase>;
 }
 
-/// Runs a plan: see [`crate::io::run`].
+/// Runs a plan ([`crate::io::run`]).
 pub(crate) fn run<P: Workload>(
     runner: Option<&Runner>,
     plan: &P,

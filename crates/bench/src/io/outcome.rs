@@ -11,7 +11,7 @@ impl Outcome<Plan> {
         of_phase.map(|record| record.bandwidth_mib_per_s).collect()
     }
 
-    /// Returns a summary of the bandwidths of a phase; `None` if the phase has no result.
+    /// Returns a summary of the bandwidths of a phase, or `None` if the phase has no result.
     pub fn summary(&self, phase: &str) -> Option<Summary> {
         Summary::of(&self.bandwidths(phase))
     }

@@ -195,12 +195,12 @@ impl Plan {
         Err(Error::new(ErrorCode::InvalidArgument, problems.join("; ")))
     }
 
-    /// Returns the number of bytes that one process moves in a phase; `None` on overflow.
+    /// Returns the number of bytes that one process moves in a phase, or `None` on overflow.
     pub fn bytes_per_process(&self) -> Option<u64> {
         self.block_bytes.checked_mul(self.segments)
     }
 
-    /// Returns the number of bytes that all processes move in a phase; `None` on overflow.
+    /// Returns the number of bytes that all processes move in a phase, or `None` on overflow.
     pub fn total_bytes(&self, processes: u32) -> Option<u64> {
         self.bytes_per_process()?.checked_mul(u64::from(processes))
     }

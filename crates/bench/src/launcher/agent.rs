@@ -2,7 +2,7 @@
 //!
 //! The agent starts the workers of its host and forwards their messages to the controller. One
 //! thread per worker reads from that worker, and the main thread reads from the controller. When
-//! the controller exits, the agent and its workers exit too.
+//! the controller exits, the agent and its workers also exit.
 
 use super::protocol::{Answer, Order, WorkerMessage, read_line, write_line};
 use crate::environment::{Environment, cpu_ticks};

@@ -1,5 +1,6 @@
-//! All agents and workers of a run, as the controller sees them. This module starts them and waits
-//! for their answers. [`phase`] runs phases, [`ready`] prepares hosts, and [`end`] ends the run.
+//! All agents and workers of a run, from the view of the controller. This module starts them and
+//! waits for their answers. [`phase`] runs phases, [`ready`] prepares hosts, and [`end`] ends the
+//! run.
 
 mod end;
 mod phase;
@@ -32,7 +33,7 @@ pub(crate) struct Setup<'a> {
 
 /// The agents and workers of a run.
 pub(crate) struct Fleet {
-    /// Connections to the agents. Agents with workers come first.
+    /// Connections to the agents. Agents with workers are first in the list.
     links: Vec<Link>,
     inbox: Receiver<(usize, AgentEvent)>,
     records: Vec<HostRecord>,

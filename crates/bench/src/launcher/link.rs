@@ -22,7 +22,7 @@ pub(super) enum AgentEvent {
     Ended(String),
 }
 
-/// An agent, as the controller sees it.
+/// An agent, from the view of the controller.
 pub(super) struct Link {
     pub(super) name: String,
     child: Child,

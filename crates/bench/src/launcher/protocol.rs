@@ -73,9 +73,9 @@ pub(crate) enum Answer {
     Hello(Environment),
     /// The time of the agent's clock, in seconds since boot.
     Clock(f64),
-    /// The reason why caches were not dropped; `None` if they were dropped.
+    /// The reason why caches were not dropped, or `None` if they were dropped.
     CachesDropped(Option<String>),
-    /// The reason why the shell command failed; `None` if it succeeded.
+    /// The reason why the shell command failed, or `None` if it succeeded.
     Ran(Option<String>),
     /// A message of a worker.
     Worker {

@@ -5,7 +5,7 @@ use crate::statistics::Summary;
 use crate::workload::Outcome;
 
 impl Outcome<Plan> {
-    /// Returns a summary of a phase's operations per second over all repetitions; `None` if the
+    /// Returns a summary of a phase's operations per second over all repetitions, or `None` if the
     /// phase has no result.
     pub fn summary(&self, phase: &str) -> Option<Summary> {
         let of_phase = self.phases.iter().filter(|record| record.phase == phase);

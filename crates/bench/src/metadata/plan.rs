@@ -205,7 +205,7 @@ impl Plan {
         Err(Error::new(ErrorCode::InvalidArgument, problems.join("; ")))
     }
 
-    /// Returns the number of directories in a tree; `None` on overflow.
+    /// Returns the number of directories in a tree, or `None` on overflow.
     pub(crate) fn tree_size(&self) -> Option<u64> {
         (0..=self.depth).try_fold(0_u64, |sum, level| {
             sum.checked_add(self.branching.checked_pow(level)?).filter(|it| *it <= 1 << 40)

@@ -34,15 +34,15 @@ pub struct Sample {
     pub repetition: u32,
     /// Address of the service that accepted the connection.
     pub address: String,
-    /// Bytes moved over all streams; zero for round trips.
+    /// Bytes moved over all streams, or zero for round trips.
     pub bytes: u64,
     /// Time from the begin of the first stream to the end of the last stream.
     pub seconds: f64,
-    /// `bytes` divided by `seconds`, in MiB/s; `None` for round trips.
+    /// `bytes` divided by `seconds`, in MiB/s, or `None` for round trips.
     pub bandwidth_mib_per_s: Option<f64>,
     /// Begin and end of each stream, in seconds since the first stream began.
     pub streams: Vec<(f64, f64)>,
-    /// Median of the round trips in microseconds; `None` if no round trips were measured.
+    /// Median of the round trips in microseconds, or `None` if no round trips were measured.
     pub round_trip_us: Option<f64>,
     /// Durations of all round trips, in microseconds.
     pub round_trips_us: Vec<f64>,
@@ -210,8 +210,8 @@ impl Outcome {
         }
     }
 
-    /// Returns the pairs that are slower than the others of their kind, including pairs for which
-    /// the confidence is too low.
+    /// Returns the pairs that are slower than the other pairs of their kind, including pairs for
+    /// which the confidence is too low.
     pub fn outliers(&self) -> impl Iterator<Item = &Judged> {
         self.judged.iter().filter(|judged| judged.compared.verdict != Verdict::Fine)
     }

@@ -89,8 +89,9 @@ pub struct Server {
     pub version: String,
     /// Addresses on which the service listens.
     pub addresses: Vec<String>,
-    /// Ids of the service's storage targets. Messages go to the threads of these targets; streams
-    /// are assigned to them in turn. If the list is empty, messages go to the service itself.
+    /// Ids of the service's storage targets. Messages go to the threads of these targets. Streams
+    /// are assigned to the targets in turn. If the list is empty, messages go to the service
+    /// itself.
     pub targets: Vec<u32>,
 }
 

@@ -60,7 +60,7 @@ impl Outcome {
         of_both.map(|sample| sample.bandwidth_mib_per_s).collect()
     }
 
-    /// Returns a summary of a phase over all targets and repetitions; `None` if the phase has no
+    /// Returns a summary of a phase over all targets and repetitions, or `None` if the phase has no
     /// result.
     pub fn summary(&self, phase: &str) -> Option<Summary> {
         let of_phase = self.samples.iter().filter(|it| it.phase == phase);

@@ -1,12 +1,12 @@
-//! Finds targets that are slower than the others, and the confidence of each verdict.
+//! Finds targets that are slower than the other targets, and the confidence of each verdict.
 //!
 //! The module compares the median of a target with the median of the other targets. It also gives
 //! the difference in units of the median absolute deviation. A few slow targets hardly affect the
 //! median or this deviation. The Mann-Whitney test gives the probability that the difference is due
 //! to chance. If all samples come from one distribution, this is the probability that the target's
-//! samples are so far below the others. The module multiplies the probability by the number of
-//! targets, since any target could look slow by chance (Bonferroni correction). The test assumes no
-//! particular distribution of the rates.
+//! samples are so far below the other samples. The module multiplies the probability by the number
+//! of targets, since any target could look slow by chance (Bonferroni correction). The test assumes
+//! no particular distribution of the rates.
 
 use super::Outcome;
 use crate::statistics::{median, median_deviation};
@@ -16,9 +16,9 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// The target is as fast as the others, or the difference is too small to matter.
+    /// The target is as fast as the other targets, or the difference is too small to matter.
     Fine,
-    /// The target is slower than the others, with sufficient confidence.
+    /// The target is slower than the other targets, with sufficient confidence.
     Slow,
     /// The target seems slower, but the confidence is too low. More repetitions can decide.
     Unclear,
@@ -38,8 +38,8 @@ pub struct Judged {
     /// How far the target's median is below the median of the other targets' medians, as a fraction
     /// of the median of the others. Negative if the target's median is above.
     pub slower_by: f64,
-    /// The same difference in units of the median absolute deviation of all medians; `None` if this
-    /// deviation is zero.
+    /// The same difference in units of the median absolute deviation of all medians, or `None` if
+    /// this deviation is zero.
     pub deviations: Option<f64>,
     /// Confidence that the target is slower at all, from 0 to 1.
     pub confidence: f64,
@@ -50,8 +50,8 @@ pub struct Judged {
 /// The thresholds at which a target counts as slow. A slow target reaches both thresholds.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Rules {
-    /// A target is slow only if it is slower than the others by at least this fraction, from 0 to
-    /// 1.
+    /// A target is slow only if it is slower than the other targets by at least this fraction, from
+    /// 0 to 1.
     pub slower_by: f64,
     /// Minimum confidence that the target is slower, from 0 to 1.
     pub confidence: f64,
@@ -105,8 +105,8 @@ pub struct Compared {
     /// How far the object's median is below the median of the other objects' medians, as a fraction
     /// of the median of the others. Negative if the object's median is above.
     pub slower_by: f64,
-    /// The same difference in units of the median absolute deviation of all medians; `None` if this
-    /// deviation is zero.
+    /// The same difference in units of the median absolute deviation of all medians, or `None` if
+    /// this deviation is zero.
     pub deviations: Option<f64>,
     /// Confidence that the object is slower at all, from 0 to 1.
     pub confidence: f64,

@@ -1,4 +1,4 @@
-//! MPI jobs: how to start a number of processes on several hosts.
+//! MPI jobs. An MPI job starts a number of processes on several hosts.
 
 use super::Assignment;
 use std::path::Path;
@@ -53,8 +53,9 @@ pub(super) fn host_file(
     Ok(Some(hosts.iter().map(|host| line(&host.name)).collect()))
 }
 
-/// Returns the command that starts a program on all hosts: process 0 on the first host, process 1
-/// on the second, and so on. Each process works in `directory`, as seen from its host.
+/// Returns the command that starts a program on all hosts, with process 0 on the first host,
+/// process 1 on the second host, and so on. Each process works in `directory`, as seen from its
+/// host.
 pub(super) fn command(
     assignment: &Assignment,
     program: &[String],
