@@ -13,8 +13,8 @@ pub struct Share {
     pub bytes: u64,
 }
 
-/// Returns the aggregate bandwidth of all shares in bytes per second; `None` if the time from the
-/// first begin to the last end is zero.
+/// Returns the aggregate bandwidth of all shares in bytes per second, or `None` if the time from
+/// the first begin to the last end is zero.
 pub fn bandwidth(shares: impl IntoIterator<Item = Share>) -> Option<f64> {
     let (mut begin, mut end, mut bytes) = (f64::INFINITY, f64::NEG_INFINITY, 0_u64);
     for share in shares {

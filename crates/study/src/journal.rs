@@ -1,4 +1,4 @@
-//! The journal of a study: an append-only file with one record per line.
+//! The journal of a study, which is an append-only file with one record per line.
 //!
 //! # An interrupted study
 //! A record is valid as soon as its line is complete. Each record is synced before the next run

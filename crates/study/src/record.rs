@@ -109,7 +109,7 @@ pub struct RunRecord {
     /// Whether the storage system limited the run, and not the CPU of the host that emulates the
     /// cluster.
     pub is_valid: bool,
-    /// Why the run is invalid; `None` if it is valid.
+    /// Why the run is invalid, or `None` if it is valid.
     pub invalid_because: Option<String>,
 }
 
@@ -193,7 +193,7 @@ impl Settings {
 }
 
 impl RunRecord {
-    /// Returns the allocation of a run with one application; `None` for a run with several
+    /// Returns the allocation of a run with one application, or `None` for a run with several
     /// applications.
     pub fn allocation(&self) -> Option<MinMax> {
         match &self.applications[..] {

@@ -45,7 +45,7 @@ pub struct Report {
     pub runs_planned: usize,
     /// Number of runs in the journal.
     pub runs_done: usize,
-    /// Number of invalid runs, which were limited by something other than the storage system.
+    /// Number of invalid runs, which were not limited by the storage system.
     pub runs_invalid: usize,
     /// Each record of an invalid run, even if the run was repeated later.
     pub invalid: Vec<InvalidRun>,
@@ -58,7 +58,7 @@ pub struct Report {
     pub calibrated: Option<CalibratedRecord>,
     /// The conclusions, in words.
     pub conclusions: Vec<Conclusion>,
-    /// Each experiment that has results. The experiments of calibration come first.
+    /// Each experiment that has results. The experiments of calibration are first.
     pub experiments: Vec<ExperimentReport>,
 }
 
@@ -163,7 +163,7 @@ pub struct InvalidRun {
     pub because: String,
 }
 
-/// Creates the report of a journal. With `includes_invalid`, the report covers invalid runs too.
+/// Creates the report of a journal. With `includes_invalid`, the report also covers invalid runs.
 pub fn analyse(contents: &Contents, includes_invalid: bool) -> Report {
     let mut runs: Vec<(String, String, Vec<&RunRecord>)> = Vec::new();
     let mut calibrated = None;

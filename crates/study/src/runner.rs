@@ -90,7 +90,7 @@ pub enum Event {
     Measured {
         /// Aggregate bandwidth of all applications in the run.
         bytes_per_second: f64,
-        /// Why the run is invalid; `None` if it is valid.
+        /// Why the run is invalid, or `None` if it is valid.
         invalid_because: Option<String>,
     },
 }

@@ -1,7 +1,7 @@
 //! Statistics of samples: summaries, box plots, and tests, each with its common name.
 //!
-//! All functions are pure. Distributions come from `statrs`. Random numbers have a fixed seed, so
-//! that the same journal gives the same report.
+//! All functions are pure. The distributions are from `statrs`. Random numbers have a fixed seed,
+//! so that the same journal gives the same report.
 
 mod bimodality;
 mod normality;
@@ -43,7 +43,7 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Returns the summary of a sample in any order; `None` if the sample is empty.
+    /// Returns the summary of a sample in any order, or `None` if the sample is empty.
     pub fn of(values: &[f64]) -> Option<Self> {
         let sorted = sorted(values);
         let (first, last) = (*sorted.first()?, *sorted.last()?);

@@ -9,7 +9,7 @@ pub(super) fn wrong(what: impl Into<String>) -> Error {
     Error::new(ErrorCode::Configuration, what)
 }
 
-/// Returns the values of a factor: one value, or a list of values that must differ.
+/// Returns the values of a factor. The text has one value, or a list of values that must differ.
 pub(super) fn list<T: PartialEq>(
     key: &str,
     value: &Value,

@@ -337,7 +337,7 @@ fn chance(p: f64) -> String {
     if p < 0.0001 { "p < 0.0001".to_owned() } else { format!("p = {p:.4}") }
 }
 
-/// Compares the aggregate bandwidth of several applications with that of one application.
+/// Compares the aggregate bandwidth of several applications with the bandwidth of one application.
 fn applications(experiment: &ExperimentReport) -> Option<Conclusion> {
     let lines = lines(experiment, Factor::Applications);
     let mut figures = Vec::new();

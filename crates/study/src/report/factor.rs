@@ -1,4 +1,4 @@
-//! The factors of a plan, and how reports name them.
+//! The factors of a plan, and their names in reports.
 
 use crate::record::Settings;
 use serde::Serialize;
@@ -22,7 +22,7 @@ pub enum Factor {
 }
 
 impl Factor {
-    /// All factors. The first one that varies is the axis of the figures.
+    /// All factors. The first factor that varies is the axis of the figures.
     pub const ALL: [Self; 10] = [
         Self::Count,
         Self::Hosts,
@@ -94,8 +94,8 @@ impl Factor {
         }
     }
 
-    /// Returns the value of the factor in a condition as a number to sort by; 0 if the value is not
-    /// a number.
+    /// Returns the value of the factor in a condition as a number to sort by, or 0 if the value is
+    /// not a number.
     pub fn number(self, settings: &Settings) -> u64 {
         match self {
             Self::Count => u64::from(settings.count.unwrap_or(0)),

@@ -114,7 +114,7 @@ fn by_axis(experiment: &ExperimentReport) -> Layout {
 
 /// Returns the figure with results by allocation, if there are several allocations. Each
 /// combination of the other factors is one series. The chooser and the number of targets are
-/// ignored, because it does not matter how an allocation arose.
+/// ignored, because the origin of an allocation does not matter.
 fn by_allocation(experiment: &ExperimentReport) -> Option<Layout> {
     let is_other = |it: &&Factor| !matches!(it, Factor::Count | Factor::Chooser);
     let others: Vec<Factor> = experiment.varied.iter().filter(is_other).copied().collect();

@@ -141,7 +141,7 @@ fn a_system_with_slow_links_is_recognised() {
     let sharing = about(&report, "targets");
     assert!(sharing[0].text.contains("differ by less than 1 %"), "{}", sharing[0].text);
 
-    // With 2, 3 and 6 targets, round-robin has two modes; with 4 targets it has one. Balanced
+    // Round-robin has two modes with 2, 3 and 6 targets, and one mode with 4 targets. Balanced
     // always has one mode.
     let modes: Vec<&str> = about(&report, "modes").iter().map(|it| it.text.as_str()).collect();
     let named = |what: &str| modes.iter().any(|it| it.contains(what));

@@ -17,7 +17,7 @@ use std::collections::VecDeque;
 /// Number of steps without a gain that end a search.
 const FLAT_STEPS: usize = 2;
 
-/// Returns the result of calibration; `None` if the study stops before calibration ends.
+/// Returns the result of calibration, or `None` if the study stops before calibration ends.
 pub(super) fn calibrate(
     plan: &Plan,
     journal: &mut Journal,

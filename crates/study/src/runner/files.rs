@@ -52,7 +52,8 @@ pub(super) fn set_pattern(path: &Path, pattern: &str) -> Result<()> {
     })
 }
 
-/// Returns the targets of a file in stripe order; `None` if the file system does not report them.
+/// Returns the targets of a file in stripe order, or `None` if the file system does not report
+/// them.
 pub(super) fn targets(path: &Path) -> Result<Option<Vec<Target>>> {
     let mut bytes = vec![0; MAX_MAP_BYTES];
     let text = match rustix::fs::getxattr(path, MAP, &mut bytes) {

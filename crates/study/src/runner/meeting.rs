@@ -6,7 +6,7 @@ use std::sync::{Condvar, Mutex, PoisonError};
 /// A reusable barrier.
 #[derive(Debug)]
 pub(super) struct Meeting {
-    // A thread holds this lock only briefly to count threads, and takes no other lock meanwhile.
+    // A thread holds this lock only briefly to count threads, and takes no other lock in this time.
     state: Mutex<State>,
     changed: Condvar,
 }

@@ -1,4 +1,4 @@
-//! The system under study: its client hosts, its mount, and how to measure a run on it.
+//! The system under study, with its client hosts, its mount, and the measurement of a run.
 
 use super::files::{Target, allocation, create, pattern, set_pattern, targets};
 use super::meeting::Meeting;
@@ -27,7 +27,7 @@ pub struct Place {
     /// The directory for files, with the path that is valid on each host. `{host}` in it stands for
     /// the host's name.
     pub path: String,
-    /// The path of the same directory, as this process sees it.
+    /// The path of the same directory in this process.
     pub path_here: PathBuf,
     /// Whether all hosts are emulated on the host of this process. Then the CPU of this host may be
     /// the limit.
@@ -40,7 +40,7 @@ pub struct Site {
     place: Place,
     /// Name of the study's directory, which is in the directory of the place.
     work: String,
-    /// All storage targets; `None` if the file system does not report them.
+    /// All storage targets, or `None` if the file system does not report them.
     targets: Option<Vec<Target>>,
     /// Number of runs that this process has begun.
     turn: usize,
@@ -141,8 +141,7 @@ impl Site {
             file_per_process: !is_shared,
             write: true,
             read: is_read,
-            // Data is read on a different host from the one that wrote it, so that no host reads
-            // from its own cache.
+            // Data is not read on the host that wrote it, so that no host reads from its own cache.
             reorder: is_read,
             fsync: true,
             use_existing: is_shared,
@@ -231,7 +230,7 @@ fn remove(path: &Path) -> Result<()> {
 }
 
 /// Runs all applications at the same time, each on its own hosts. All processes begin when the last
-/// one is ready. Measures the CPU use of an emulated cluster during the measured phase.
+/// process is ready. Measures the CPU use of an emulated cluster during the measured phase.
 fn together(
     plans: &[Plan],
     place: &Place,

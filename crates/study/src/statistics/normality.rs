@@ -21,7 +21,7 @@ pub struct Normality {
     /// The largest distance between the distribution of the sample and the normal distribution with
     /// its mean and standard deviation: the Kolmogorov-Smirnov statistic.
     pub distance: f64,
-    /// The probability of this distance or a larger one if the sample is normal.
+    /// The probability of this distance or a larger distance if the sample is normal.
     pub p: f64,
 }
 
@@ -52,7 +52,8 @@ fn distance(values: &[f64]) -> Option<f64> {
     Some(steps.fold(0.0, f64::max))
 }
 
-/// Returns the fraction of normal samples of this size that have this distance or a larger one.
+/// Returns the fraction of normal samples of this size that have this distance or a larger
+/// distance.
 fn probability(size: usize, distance: f64) -> f64 {
     // Sorted distances of random samples, by sample size. A thread that holds this lock takes no
     // other lock.

@@ -11,8 +11,8 @@ pub struct Welch {
     pub t: f64,
     /// Degrees of freedom, by the Welch-Satterthwaite equation.
     pub freedom: f64,
-    /// The two-sided p-value: the probability of this difference or a larger one, in either
-    /// direction, if both means are equal.
+    /// The two-sided p-value. It is the probability of this difference or a larger difference, in
+    /// either direction, if both means are equal.
     pub p: f64,
     /// The first mean divided by the second, minus 1.
     pub gain: f64,

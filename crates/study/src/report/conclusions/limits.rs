@@ -52,8 +52,8 @@ pub(super) fn draw(experiments: &[ExperimentReport]) -> Vec<Conclusion> {
             found.push(servers);
         }
     }
-    // Use the experiment that needs the most hosts, because in the others the clients may be the
-    // limit.
+    // Use the experiment that needs the most hosts, because the clients may be the limit in the
+    // other experiments.
     let mut most: Option<Clients<'_>> = None;
     for clients in experiments.iter().filter_map(clients) {
         if most.as_ref().is_none_or(|it| it.enough < clients.enough) {
