@@ -1,11 +1,11 @@
 //! Advice for the files of a directory, a file or a job (`skep advise`): stripe pattern, inline
 //! bytes, number of processes.
 //!
-//! An [`Observation`] holds the known figures: sizes of files, their pattern, the load that the
-//! services have measured, and the accesses that Darshan has recorded. Each rule needs some of
-//! these figures and gives no advice without them, so no advice rests on a guess. [`advise`]
-//! returns the advice with its figures. [`pattern_text`] returns the pattern that follows from the
-//! advice.
+//! An [`Observation`] has the known figures, which are the sizes of files, their pattern, the load
+//! that the services have measured, and the accesses that Darshan has recorded. Each rule needs
+//! some of these figures and gives no advice without them, so no advice rests on a guess.
+//! [`advise`] returns the advice with its figures. [`pattern_text`] returns the pattern that
+//! follows from the advice.
 //!
 //! The module is pure: it does no I/O and reads no clock. It does not collect the figures (`ctl`
 //! does).

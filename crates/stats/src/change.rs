@@ -5,7 +5,7 @@ use skep_metrics::{BUCKETS, HistogramValue};
 use skep_wire::node::{Statistics, StatisticsSeries};
 use std::collections::HashMap;
 
-/// Id of the account that holds the figures of all causes of load without an account of their own.
+/// Id of the account that has the figures of all causes of load without a separate account.
 pub const LEFT_OUT: &str = "other";
 
 /// The change of a series.

@@ -1,6 +1,6 @@
 //! Rates of load, computed from the replies of services to `GetStatistics`.
 //!
-//! A [`Round`] holds the replies of all services at about one moment. [`rows`] compares two rounds
+//! A [`Round`] has the replies of all services at about the same time. [`rows`] compares two rounds
 //! and adds up the differences by node, target, operation, client, user, group or job. The command
 //! `skep stats` shows the rows, and the monitor stores them. [`why`] explains where the time of
 //! requests went, and names the causes of slowness. [`advise`] proposes stripe patterns.

@@ -1,4 +1,4 @@
-//! Explains in words where the time of one operation went. The sources are the record of its mount,
+//! Explains in words how one operation spent its time. The sources are the record of its mount,
 //! which has the times of all its requests, and the records of services.
 //!
 //! The module is pure. It does not own the records (`skep_metrics`, `skep_wire::traces`) or the
@@ -37,7 +37,7 @@ pub struct Part {
     pub ms: f64,
     /// Id of the target at which the time was spent. Zero means the mount.
     pub target: u32,
-    /// Name of the stage, as in the metrics; `link` for the way to the target and back.
+    /// Name of the stage, as in the metrics. The name `link` means the way to the target and back.
     pub stage: String,
     /// Description of the part in words.
     pub what: String,
@@ -224,7 +224,7 @@ fn kind_of(map: &ClusterMap, target: u32) -> Option<TargetKind> {
 }
 
 /// Returns the longest requests of the operation in the order of their begin, and the number of all
-/// other requests. Requests between services come last.
+/// other requests. Requests between services are last.
 fn requests(
     whole: &TraceRecord,
     records: &[TraceRecord],

@@ -1,4 +1,4 @@
-//! Rows: the load of one node, target, operation, client, user, group or job in an interval.
+//! A row is the load of one node, target, operation, client, user, group or job in an interval.
 
 use crate::change::{Change, changes, seconds};
 use crate::{Round, ServiceFigures};
@@ -91,8 +91,8 @@ impl Row {
         self.written_bytes_per_second += other.written_bytes_per_second;
     }
 
-    /// Returns the rank of the row: the number of operations, and one more for each 64 KiB of file
-    /// data.
+    /// Returns the rank of the row, which is the number of operations plus one for each 64 KiB of
+    /// file data.
     pub fn weight(&self) -> u64 {
         self.operations + (self.read_bytes + self.written_bytes) / (64 << 10)
     }

@@ -1,8 +1,8 @@
 //! Explains why a cluster is slow: where the time of requests went, and the causes, in words with
 //! figures.
 //!
-//! [`Evidence`] holds the measured times of a span. [`explain`] divides the time of the requests in
-//! a [`Scope`] into phases and compares each target with its peers. The rules for causes
+//! [`Evidence`] has the measured times of a span. [`explain`] divides the time of the requests in a
+//! [`Scope`] into phases and compares each target with its peers. The rules for causes
 //! ([`causes()`]) are only in this module. `skep why`, `skep health check`, the findings of the
 //! monitor and its page use these rules.
 //!

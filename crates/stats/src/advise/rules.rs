@@ -41,7 +41,8 @@ fn percent(share: f64) -> String {
     format!("{:.0} %", share * 100.0)
 }
 
-/// Proposes inline bytes if most files are small, and none if hardly any file fits into them.
+/// Proposes inline bytes if most files are small. Proposes zero inline bytes if few files fit into
+/// the current number.
 fn inline_bytes(seen: &Observation) -> Option<Advice> {
     let (sizes, layout) = (&seen.sizes, seen.layout?);
     if sizes.count() < FEWEST_FILES {
@@ -79,8 +80,8 @@ fn inline_bytes(seen: &Observation) -> Option<Advice> {
     })
 }
 
-/// Proposes all targets for large or shared files, and one target per file if many processes have
-/// files of their own.
+/// Proposes all targets for large or shared files, and one target per file if many processes use
+/// separate files.
 fn targets(seen: &Observation) -> Option<Advice> {
     let layout = seen.layout?;
     if seen.targets < 2 {
@@ -112,8 +113,8 @@ fn targets(seen: &Observation) -> Option<Advice> {
     })
 }
 
-/// Proposes one target per file if many processes have files of their own. Together, these files
-/// use all targets.
+/// Proposes one target per file if many processes use separate files. Together, these files use all
+/// targets.
 fn of_own_files(accesses: &Accesses, seen: &Observation) -> Option<Advice> {
     let layout = seen.layout?;
     let own_bytes = accesses.bytes - accesses.shared_bytes;

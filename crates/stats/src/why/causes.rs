@@ -1,5 +1,5 @@
-//! The causes of slowness: disks, logs, links, load of one user or one directory, and silent
-//! clients that make other clients wait.
+//! Finds the causes of slowness, which are disks, logs, links, the load of one user or one
+//! directory, and silent clients that make other clients wait.
 //!
 //! Each rule needs a fact that only its cause explains, so that a cluster under heavy but even load
 //! has no cause. The module is pure: it does no I/O and reads no clock.

@@ -41,21 +41,22 @@ pub(super) fn of_kind<'a>(
     ids.filter_map(|id| Some((id, evidence.targets.get(&id)?))).collect()
 }
 
-/// Returns the median; of two middle values, the upper one. `None` means that the list is empty.
+/// Returns the median. Of two middle values, it returns the upper value. `None` means that the list
+/// is empty.
 pub(super) fn median(mut values: Vec<u64>) -> Option<u64> {
     values.sort_unstable();
     values.get(values.len() / 2).copied()
 }
 
-/// Returns the bytes that the requests of one kind have moved. For syncs, these are the bytes that
-/// were written in the span.
+/// Returns the number of bytes that the requests of one kind have moved. For syncs, these are the
+/// bytes that were written in the span.
 fn amount(target: &TargetEvidence, kind: &str) -> u64 {
     let moved_by = if kind == SYNC { WRITE } else { kind };
     target.kinds.get(moved_by).map_or(0, |times| times.bytes)
 }
 
 /// Returns the time that a request at a peer would take with as much data as a request at the
-/// target under examination. A small request may take as long as a large one, so the result is
+/// target under examination. A small request may take as long as a large request, so the result is
 /// never shorter than `peer_ns`.
 fn for_amount(peer_ns: u64, own: (u64, u64), peer: (u64, u64)) -> u64 {
     let ((own_bytes, own_requests), (peer_bytes, peer_requests)) = (own, peer);

@@ -1,4 +1,5 @@
-//! Slow links: clients and storage servers whose data move more slowly than the data of others.
+//! Finds slow links. A link is slow if the data of its client or storage server moves more slowly
+//! than the data of other clients or servers.
 //!
 //! The rule judges a link in each interval of the evidence by its rate while data move, and reports
 //! the link if it is slow in several intervals. A client is slow only if it is also slower than the
@@ -52,7 +53,7 @@ impl Links {
         let mut links = Self::default();
         let judged = interval.iter().filter(|((target, _), _)| !without.contains(target));
         for ((target, client), traffic) in judged {
-            // Metadata targets do not measure how long the data of small files move.
+            // Metadata targets do not measure the time of the transfer of small files.
             let is_judged = |it: &&Target| it.id.raw() == *target && it.kind == TargetKind::Storage;
             let found = map.targets.iter().find(is_judged);
             let Some(server) = found.map(|it| it.node.raw()) else { continue };
@@ -109,8 +110,8 @@ impl Links {
         is_slow.then(|| own.ns_per_mib() / peers.unwrap_or(SLOW_FROM_NS).max(1))
     }
 
-    /// Whether a client is slow at each server that it shares with other clients: its data move
-    /// more slowly there than the data of the others.
+    /// Whether a client is slow at each server that it shares with other clients. A client is slow
+    /// at a server if its data moves more slowly than the data of the other clients.
     fn is_slow_at_each_server(&self, client: u32) -> bool {
         let own = self.pairs.iter().filter(|((it, _), _)| *it == client);
         own.filter(|(_, traffic)| traffic.bytes >= FEWEST_BYTES).all(|((_, server), traffic)| {
@@ -136,7 +137,7 @@ impl Links {
     }
 
     /// Returns the slow links. If both clients and servers are slow, returns only the kind that
-    /// differs more from its peers, since the clients of a slow server look slow too.
+    /// differs more from its peers, since the clients of a slow server also look slow.
     fn slow(&self) -> Vec<End> {
         let all = self.judged().filter_map(|end| Some((end, self.slowness(end)?)));
         let (clients, servers): (Vec<_>, Vec<_>) =

@@ -5,7 +5,8 @@
 //! longer than the thread works on a request. Both conditions compare times of the same host, so
 //! they fit fast and slow hosts alike. If one user sends most of the requests, the rule tests only
 //! the requests of other users, and names the user. Otherwise it names the directory with most of
-//! the requests. The rule never names both: the requests of the user may all be for one directory.
+//! the requests. The rule never names both a user and a directory, since all requests of the user
+//! may be for one directory.
 
 use super::cause::Cause;
 use super::comparison::median;
@@ -18,7 +19,7 @@ use skep_types::{ClusterMap, InodeId};
 use std::collections::BTreeMap;
 
 /// Minimum busy share of the thread, in percent. At this share, a request waits as long as the
-/// thread works on it. This follows from the theory of queues with one server: with the busy share
+/// thread works on it. This follows from the theory of queues with one server. With the busy share
 /// `r`, requests that arrive at random wait `r / (1 - r)` times the time of their work.
 const BUSY_PERCENT: u64 = 50;
 /// Minimum number of requests of a target, and of requests of other users, for a judgement.

@@ -3,7 +3,7 @@
 use skep_types::text::escape_controls;
 use skep_types::{ClusterMap, NodeId, TargetId, TargetKind};
 
-/// Returns the name of a target with its kind and service. Names come from other hosts, so control
+/// Returns the name of a target with its kind and service. Names are from other hosts, so control
 /// characters are escaped.
 pub(crate) fn target(map: &ClusterMap, id: u32) -> String {
     let Some(target) = map.targets.iter().find(|target| target.id.raw() == id) else {

@@ -21,7 +21,7 @@ pub struct Phase {
     pub share: f64,
     /// The target at which the time was spent.
     pub target: u32,
-    /// Name of the stage, as in the metrics; `lock` for locks of programs.
+    /// Name of the stage, as in the metrics. The name `lock` means the wait for locks of programs.
     pub stage: String,
     /// Description of the phase in words.
     pub what: String,

@@ -10,8 +10,8 @@
 use std::collections::BTreeMap;
 
 const MIB: u64 = 1 << 20;
-/// Maximum number of intervals. If there are more, neighbours are merged in pairs, so the evidence
-/// of several minutes stays small.
+/// Maximum number of intervals. If there are more intervals, neighbours are merged in pairs, so the
+/// evidence of several minutes stays small.
 pub(super) const MAX_INTERVALS: usize = 8;
 
 /// The data that moved between some clients and some targets.
@@ -32,7 +32,7 @@ impl Traffic {
 
     /// Adds traffic of the same time at another target or of another client. The transfers may
     /// overlap or follow each other. This function assumes that they overlap, so the computed rate
-    /// is never lower than the real one.
+    /// is never lower than the real rate.
     pub(super) fn add_beside(&mut self, other: Self) {
         self.bytes = self.bytes.saturating_add(other.bytes);
         self.moving_ns = self.moving_ns.max(other.moving_ns);
