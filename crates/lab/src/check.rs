@@ -41,7 +41,7 @@ pub(crate) fn check_root() -> Result<()> {
 /// - `Configuration`: the description has problems. The error lists all of them.
 /// - `NotPermitted`: this process does not run as root.
 /// - `Exists`: the name is in use.
-/// - `NoSpace`: there is not enough memory for targets in memory.
+/// - `NoSpace`: the host has too little memory for targets in memory.
 /// - `Unsupported`: a program or a feature of the kernel is missing.
 pub(crate) fn check(name: &str, description: &Description) -> Result<()> {
     let problems = description.problems();

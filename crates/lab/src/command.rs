@@ -14,7 +14,8 @@ pub(crate) const NEEDED: [(&str, &str); 6] = [
     ("umount", "mount"),
 ];
 
-/// Returns a command that has a lab's mark in its environment, by which `down` finds its process.
+/// Returns a command that has a lab's mark in its environment. `down` finds the process of the
+/// command by this mark.
 pub(crate) fn marked(lab: &str, program: &str) -> Command {
     let mut command = Command::new(program);
     command.env(PROCESS_VARIABLE, lab);

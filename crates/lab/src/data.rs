@@ -18,7 +18,8 @@ pub(crate) struct Mount {
 /// Returns all mounts at a directory or below it, innermost first.
 ///
 /// # Errors
-/// Returns `Io` if the mount table cannot be read. The caller must then remove nothing.
+/// Returns `Io` if the mount table cannot be read. In this case, the caller must not remove the
+/// data.
 pub(crate) fn mounts_below(directory: &Path) -> Result<Vec<Mount>> {
     let table = fs::read_to_string("/proc/self/mounts")?;
     let mut found: Vec<Mount> = table

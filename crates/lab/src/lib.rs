@@ -2,7 +2,7 @@
 //!
 //! A lab has one host for each server and each client. A host is a network namespace with a link.
 //! The link's rate can be limited in both directions, and packets can be delayed if the kernel
-//! supports this. The rate of each target can be limited too. Services and mounts are processes of
+//! supports this. The rate of each target can also be limited. Services and mounts are processes of
 //! the program `skep`. These processes keep running after `up`, and [`State`] lists them.
 //!
 //! [`up`](fn@up) starts a lab. [`down`](fn@down) removes a lab, or the remains of an incomplete

@@ -114,8 +114,8 @@ pub(crate) fn children(parent: u32) -> Vec<u32> {
 }
 
 /// Kills all processes that `find` returns, until `find` returns none twice in a row. One empty
-/// result is not enough, since a starting process gets its mark a moment after its start. Returns
-/// the number of killed processes.
+/// result is not enough, since a starting process gets its mark a short time after its start.
+/// Returns the number of killed processes.
 ///
 /// # Errors
 /// Returns `TimedOut` with the processes that do not exit in time.
@@ -138,7 +138,7 @@ pub(crate) fn kill_all(find: impl Fn() -> Vec<u32>) -> Result<usize> {
         }
         for pid in left {
             killed.insert(pid);
-            // An error is ignored, since the process may have exited a moment ago.
+            // An error is ignored, since the process may have just exited.
             let _ = skep_env::send_signal(pid, libc::SIGKILL);
         }
         std::thread::sleep(TICK);
@@ -171,7 +171,7 @@ mod tests {
         assert!(process.runs());
         let other = Process { start_time: process.start_time + 1, ..process.clone() };
         assert!(!other.runs());
-        // The kernel shows the environment of a process only a moment after the start.
+        // The kernel shows the environment of a process only a short time after the start.
         let deadline = skep_env::now() + END_PATIENCE;
         while of_lab(&lab, &[]).is_empty() {
             assert!(skep_env::now() < deadline);

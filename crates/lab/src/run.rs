@@ -48,7 +48,7 @@ pub struct HostRun {
 pub struct Run {
     /// Results in the order in which the caller named the hosts.
     pub hosts: Vec<HostRun>,
-    /// Seconds from the start of the first command to the end of the last one.
+    /// Seconds from the start of the first command to the end of the last command.
     pub seconds: f64,
     /// Use of this machine's processors during the run.
     pub cpu: CpuUse,
@@ -160,7 +160,7 @@ fn start_on(
         starting.current_dir(point);
     }
     starting.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    // The child has a process group of its own, and is terminated when this process ends.
+    // The child has a separate process group, and is terminated when this process ends.
     let mut child = skep_env::spawn_child(&mut starting)
         .map_err(|error| Error::from(error).within(format_args!("on {}", host.name)))?;
     let readers = vec![

@@ -44,7 +44,7 @@ pub fn plan(
 /// - `Configuration`: the description is invalid.
 /// - `NotPermitted`: this process does not run as root.
 /// - `Exists`: the name or a directory is in use.
-/// - `NoSpace`: there is not enough memory for targets in memory.
+/// - `NoSpace`: the host has too little memory for targets in memory.
 /// - `Unsupported`: the kernel lacks a required feature, or a program is missing.
 /// - `LimitReached`: this machine is too slow for the rates.
 ///
