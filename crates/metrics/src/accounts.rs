@@ -1,12 +1,12 @@
-//! Accounts of load: how much load each client, user, group and job has caused, and how much load
-//! each directory has received.
+//! Accounts of load. They show the load that each client, user, group and job has caused, and the
+//! load that each directory has received.
 //!
 //! Each table has at most [`MAX_ACCOUNTS`] accounts. A new account in a full table replaces the
 //! account with the lowest rank, as in the algorithm "space-saving" (Metwally, Agrawal and El
 //! Abbadi, 2005). The new account inherits the rank of the replaced account. So a new account with
 //! much load stays, and many new accounts with little load do not displace the heavy accounts. The
 //! figures of a replaced account move to the account [`LEFT_OUT`]. So the sum over all accounts is
-//! always exact, and the reader sees how much load was left out.
+//! always exact, and the reader sees the load that was left out.
 //!
 //! # Directories
 //! Programs walk over millions of directories, and each account is a series of its own in a
@@ -383,8 +383,8 @@ impl Accounts {
 
     /// Gives an account to another id.
     fn give_account(&self, account: usize, id: u64) {
-        // For a moment, a reader may see the figures of the replaced account neither in the account
-        // nor in [`LEFT_OUT`]. The next snapshot has these figures.
+        // During the replacement, neither the account nor [`LEFT_OUT`] may show a reader the
+        // figures of the replaced account. The next snapshot has these figures.
         self.published.left_out.count(&self.published.accounts[account].replace(id));
     }
 

@@ -79,7 +79,7 @@ impl Histogram {
     }
 }
 
-/// A copy of a histogram at one moment, or the difference of two copies.
+/// A copy of a histogram at one time, or the difference of two copies.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HistogramValue {
     /// Number of durations in each bucket. Has [`BUCKETS`] items.

@@ -117,7 +117,7 @@ impl OperationTable {
     }
 
     fn reason_to_keep(&self, completed: &Completed) -> Option<Reason> {
-        // The purpose of a wait is to take long, so a wait is never slow.
+        // A wait is expected to take a long time, so a wait is never slow.
         if completed.is_wait {
             return None;
         }

@@ -1,4 +1,4 @@
-//! The registry of a process: all places where the process counts something.
+//! The registry of a process, which has all counters of the process.
 
 use crate::counter::{Counter, Gauge};
 use crate::definition::{Definition, Kind};
@@ -16,8 +16,8 @@ pub trait Source: Send + Sync {
 /// All sources of a process. A process creates one registry and passes it to its threads.
 #[derive(Default)]
 pub struct Registry {
-    /// The mutex protects only the list. Threads lock it when they start to count something new,
-    /// and for a snapshot, but never to count.
+    /// The mutex protects only the list. Threads lock it when they add a counter, and for a
+    /// snapshot, but never to count.
     sources: Mutex<Vec<Arc<dyn Source>>>,
     traces: Arc<TraceStore>,
 }

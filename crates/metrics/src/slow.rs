@@ -1,4 +1,4 @@
-//! Texts about slow operations, for the log: which operation, how long, and in which stages.
+//! Log lines about slow operations. A line names the operation, its duration, and its stages.
 //!
 //! The module does not own the log, since this crate has no clock and no output.
 

@@ -1,4 +1,4 @@
-//! A snapshot: the values of all series of a process at one moment.
+//! A snapshot has the values of all series of a process at one time.
 
 use crate::definition::Definition;
 use crate::histogram::HistogramValue;
@@ -16,7 +16,7 @@ pub enum Value {
     Histogram(Box<HistogramValue>),
 }
 
-/// A series: one metric with one combination of labels.
+/// A series is one metric with one combination of labels.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Series {
     /// The definition of the metric.

@@ -50,8 +50,8 @@ mod tests {
         (0..2_000).for_each(|_| assert!(!tail.is_slow(us(100))));
         assert!(!tail.is_slow(us(999)) && !tail.is_slow(us(1_500)));
         assert!(tail.is_slow(us(2_000)));
-        // All operations on this disk take long. Only few of them count as slow, unless users
-        // notice their duration.
+        // All operations on this disk take a long time. Only few of them count as slow, unless
+        // users notice their duration.
         let slow = (0..20_000).filter(|_| tail.is_slow(us(20_000))).count();
         assert!((1..1_000).contains(&slow), "{slow}");
         assert!((0..2_000).all(|_| tail.is_slow(us(100_000))));
