@@ -1,4 +1,5 @@
-//! Calibration: the parameters that fit measured rates best, and how certain they are.
+//! Calibration finds the parameters that fit measured rates best, and the uncertainty of these
+//! parameters.
 //!
 //! Each parameter starts from an assumed value with an uncertainty ([`crate::PARAMETERS`]), and
 //! measurements move it (maximum a posteriori, by the method of Levenberg and Marquardt on the

@@ -34,7 +34,7 @@ pub struct MetadataServers {
 
 impl Cost {
     /// Summarizes a system that reads and writes at these rates. Without separate metadata servers,
-    /// the storage servers run management and metadata too.
+    /// the storage servers also run management and metadata.
     ///
     /// # Errors
     /// `NotFound` if the catalogue lacks a server type.

@@ -1,4 +1,4 @@
-//! Planning: how fast a system will be and its cost, before it is bought (`skep plan`).
+//! Predicts the speed and the cost of a system before it is bought (`skep plan`).
 //!
 //! The crate owns the catalogue of servers, disks and prices, the model that predicts rates, its
 //! calibration by measurements, and the search for systems that meet given needs. All of it is

@@ -198,7 +198,7 @@ pub(crate) struct Load {
 impl System {
     /// Returns the system of a server type.
     ///
-    /// `disk` is a type and a number of attached disks; `None` means the built-in disks.
+    /// `disk` is a type and a number of attached disks. `None` means the built-in disks.
     ///
     /// # Errors
     /// `NotFound` if the catalogue lacks the server or the disk. `InvalidArgument` if the server
