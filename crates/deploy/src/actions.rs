@@ -250,7 +250,7 @@ fn initialise(host: &Host, role: Role) -> String {
             writeln!(text, "[ -e {target} ] || record 'dir {target}'\nrecord 'target {target}'");
     }
     let token = if role == Role::Management { "" } else { " --token-file /etc/skep/token" };
-    // A directory without an identity was left behind by an interrupted initialisation.
+    // A directory without an identity remains after an interrupted initialisation.
     let _ = write!(
         text,
         "record 'dir /srv/skep/{role}'\n\

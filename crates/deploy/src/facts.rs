@@ -16,13 +16,13 @@ const SCRIPT: &str = include_str!("scripts/facts.sh");
 pub enum Contents {
     /// The path does not exist.
     Missing,
-    /// The disk or directory holds no data.
+    /// The disk or directory has no data.
     Empty,
     /// The disk or directory belongs to this deployment.
     Ours,
     /// The disk belongs to this deployment and is mounted.
     Mounted,
-    /// The disk or directory holds data or is in use. The text describes the data.
+    /// The disk or directory has data or is in use. The text describes the data.
     Data(String),
 }
 
@@ -108,7 +108,7 @@ impl Facts {
     ///
     /// # Errors
     /// Returns `Protocol` if the output is not complete, for example because the login shell of the
-    /// host prints something else.
+    /// host prints other text.
     pub fn parse(deployment: &Deployment, host: &Host, output: &Output) -> Result<Self> {
         let mut facts = Self::default();
         let mut uuids = BTreeMap::new();

@@ -150,7 +150,8 @@ pub struct OnDemandOutcome {
 ///
 /// # Errors
 /// - `NotFound` if the file cannot be read.
-/// - `Configuration` if there is no host, or one that is neither a name nor an IPv4 address.
+/// - `Configuration` if the list has no host, or has a word that is neither a name nor an IPv4
+///   address.
 pub fn read_hosts(path: &Path) -> Result<Vec<String>> {
     let text = std::fs::read_to_string(path).map_err(|error| {
         let what = format!("cannot read the list of hosts {}: {error}", path.display());
@@ -305,7 +306,8 @@ impl OnDemand {
         };
         let deployment = self.deployment();
         let ssh = Ssh::new(&deployment);
-        // Run the command on all hosts at the same time, because each host waits for the others.
+        // Run the command on all hosts at the same time, because each host waits for the other
+        // hosts.
         let results = in_parallel(&hosts, hosts.len(), |host| {
             let script = self.script(host, command, run);
             match reach {

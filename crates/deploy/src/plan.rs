@@ -45,7 +45,7 @@ pub enum Action {
     ReadCheck,
     /// Remove the check file.
     RemoveCheck,
-    /// Remove everything that a deployment has created on the host.
+    /// Remove all files and directories that a deployment has created on the host.
     Remove,
 }
 
@@ -235,8 +235,8 @@ fn verify(deployment: &Deployment, phases: &mut Phases) {
     phases.add("verify: remove", [*first], |_| vec![Action::RemoveCheck]);
 }
 
-/// Returns the steps of an upgrade. First all hosts get the new program, then one service after the
-/// other restarts. With `remount`, clients unmount and mount again at the end.
+/// Returns the steps of an upgrade. First, all hosts get the new program. Then one service after
+/// the other restarts. With `remount`, clients unmount and mount again at the end.
 pub fn upgrade(
     deployment: &Deployment,
     program: &Program,
