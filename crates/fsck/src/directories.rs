@@ -12,8 +12,8 @@ use std::path::{Path, PathBuf};
 
 /// Name of the file with the cached cluster map in the directory of a service.
 const CACHED_MAP_FILE: &str = "kept-map";
-/// Depth below a root to which the search goes: data directory, service, target, and one level more
-/// for disks that are mounted below a directory of their own.
+/// Maximum depth of the search below a root. The levels are the data directory, the service, the
+/// target, and one more level for disks that are mounted below a separate directory.
 const MAX_DEPTH: u32 = 4;
 
 /// The directories of a cluster's targets.

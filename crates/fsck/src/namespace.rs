@@ -106,8 +106,8 @@ fn check_counts_of(inode: InodeId, record: &Inode, counted: &Counted, findings: 
     }
 }
 
-/// Checks that the directories are a tree: each directory has one entry, in its parent, and the
-/// root reaches all directories.
+/// Checks that the directories form a tree. Each directory must have one entry, in its parent, and
+/// all directories must be reachable from the root.
 fn check_tree(records: &Records, counted: &Counted, findings: &mut Findings) {
     let is_directory = |inode: &&InodeId| {
         records.inodes.get(*inode).is_some_and(|it| it.kind == FileKind::Directory)

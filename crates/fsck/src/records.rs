@@ -1,5 +1,5 @@
-//! The records of all metadata targets, as the next start would see them: the store of each target,
-//! with the log records that the store does not have yet.
+//! The records of all metadata targets that the next start would read. These are the records in the
+//! store of each target, and the log records that the store does not have yet.
 //!
 //! The module owns the reading of stores and logs. The rules for the records are in the other
 //! modules.
