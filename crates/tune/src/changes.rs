@@ -2,7 +2,7 @@
 //!
 //! [`apply`] first adds the previous state of every file to the record [`STATE`] and syncs it. Then
 //! it writes the values to the files of the kernel, and last the files that set the values at boot.
-//! A crash at any moment leaves a record from which [`undo`] restores everything.
+//! After a crash at any time, a record exists from which [`undo`] restores all values.
 //!
 //! # Hazard: a second `apply`
 //! A second `apply` finds the values that the first `apply` wrote. So the record preserves the

@@ -41,7 +41,7 @@ pub struct Finding {
     pub why: String,
     /// The source of the value.
     pub source: String,
-    /// Text that sets the value, and how it survives a reboot.
+    /// Text that sets the value, and the method that preserves the value over a reboot.
     #[serde(skip)]
     pub(crate) setting: Option<(String, Keep)>,
 }

@@ -1,5 +1,5 @@
-//! Settings of hosts: which values of the kernel suit a role of Skep, and how to change and restore
-//! them (`skep tune`).
+//! Finds the values of the kernel that suit a role of Skep on a host, and changes and restores
+//! these values (`skep tune`).
 //!
 //! The crate owns the rules (data in `data/rules.toml`), their check, and changes with their undo.
 //! All files are below a root directory, which is `/` in production. Tests use artificial trees.

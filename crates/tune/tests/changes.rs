@@ -296,7 +296,7 @@ fn undo_after_a_crash_of_apply_restores_everything() {
     let host = Host::new(false);
     let before = host.snapshot();
     host.apply_all();
-    // The crash came after the record was synced and before most values were written.
+    // The crash happened after the record was synced and before most values were written.
     for (path, _, wrong) in FILES.iter().skip(3) {
         host.put(path, wrong);
     }
