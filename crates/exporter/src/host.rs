@@ -81,8 +81,8 @@ fn collect_memory(snapshot: &mut Snapshot, meminfo: &str) {
     }
 }
 
-/// Whether a block device is a whole disk that can have I/O of its own. Partitions are left out,
-/// since their I/O is counted at the disk too.
+/// Whether a block device is a whole disk that can have its own I/O. Partitions are left out, since
+/// their I/O is also counted at the disk.
 fn is_disk(name: &str) -> bool {
     let is_virtual = ["ram", "zram", "fd", "sr"].iter().any(|prefix| name.starts_with(prefix));
     let ends_with_digit = name.ends_with(|last: char| last.is_ascii_digit());

@@ -70,9 +70,9 @@ pub struct Request {
     pub method: String,
     /// The path with its query.
     pub path: String,
-    /// The header `Host`; empty if it is missing.
+    /// The value of the header `Host`, or an empty text if the header is missing.
     pub host: String,
-    /// The header `Authorization`; empty if it is missing.
+    /// The value of the header `Authorization`, or an empty text if the header is missing.
     pub authorization: String,
     /// Whether the client wants the connection to end after the reply.
     pub is_last: bool,

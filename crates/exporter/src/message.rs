@@ -23,8 +23,8 @@ pub struct Figures {
 }
 
 impl Figures {
-    /// Creates the figures of a process from its registry. Adds the figures of the host and of the
-    /// process itself.
+    /// Creates the figures of a process from its registry. Adds the figures of the host and of this
+    /// process.
     pub fn new(registry: Arc<Registry>) -> Rc<Self> {
         registry.add(Arc::new(crate::host::HostFigures));
         registry.add(Arc::new(crate::process::ProcessFigures));

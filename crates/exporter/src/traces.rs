@@ -18,7 +18,7 @@ const MAX_REPORTED: usize = 4096;
 /// about 3 MB.
 const MAX_REPORTED_CALLS: usize = 64 << 10;
 
-/// The moment of a reply, by two clocks of the host.
+/// The time of a reply, by two clocks of the host.
 #[derive(Debug, Clone, Copy)]
 pub struct Moment {
     /// Time since the boot of the host.
@@ -28,7 +28,7 @@ pub struct Moment {
 }
 
 impl Moment {
-    /// Returns the current moment.
+    /// Returns the current time.
     pub fn read() -> Self {
         let wall = skep_env::wall_time();
         let seconds = u64::try_from(wall.seconds).unwrap_or(0);
