@@ -1,5 +1,4 @@
-//! Findings are the problems that a cluster has at this moment, by the rules that are part of the
-//! monitor.
+//! Findings are the current problems of a cluster, by the rules that are part of the monitor.
 //!
 //! The module is pure: it uses no I/O and no clock. The problems that the cluster map shows come
 //! from `skep_cluster::problems`, and the causes of slowness come from `skep_stats::why`. This
@@ -24,7 +23,7 @@ const FEWEST_OPERATIONS: u64 = 20;
 /// The rule about log syncs requires that this share of the syncs does not exceed the limit.
 const SLOW_SHARE: f64 = 0.99;
 
-/// A problem that holds at this moment.
+/// A current problem.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Finding {
     /// Name of the rule.

@@ -141,8 +141,8 @@ impl Load {
         *self == Self::default()
     }
 
-    /// Returns the weight of a load, by which causes of load are sorted. `skep stats` uses the same
-    /// formula.
+    /// Returns the weight of a load. Causes of load are sorted by weight. `skep stats` uses the
+    /// same formula.
     pub fn weight(&self) -> u64 {
         self.operations.saturating_add((self.read_bytes / 2 + self.written_bytes / 2) / (32 << 10))
     }

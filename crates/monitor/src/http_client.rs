@@ -16,7 +16,7 @@ const MAX_HEADERS: usize = 64;
 pub struct Url {
     /// Host and port.
     pub address: String,
-    /// The path with its query; begins with `/`.
+    /// The path with its query. It begins with `/`.
     pub path: String,
 }
 

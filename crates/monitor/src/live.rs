@@ -1,4 +1,5 @@
-//! The state of the monitor, and the description of the cluster at this moment that the page shows.
+//! The state of the monitor, and the description of the current state of the cluster, which the
+//! page shows.
 
 use crate::alerts::{Alert, AlertBook, severity_word};
 use crate::collect::Collected;
@@ -207,7 +208,7 @@ impl MonitorState {
         Some(report)
     }
 
-    /// Returns the description of this moment.
+    /// Returns the description of the current state of the cluster.
     pub(crate) fn live(&self, now_ms: u64) -> Value {
         let empty = Frame::default();
         let frame = self.history.recent().back().unwrap_or(&empty);
