@@ -153,8 +153,8 @@ async fn own(start: TargetStart, open_files: usize, device: Option<Device>) -> R
     ended.and(closed)
 }
 
-/// Whether a new connection replaces an older one. Requests of the older connection that are in
-/// progress run to completion, before conflicting requests of the new connection. All other
+/// Whether a new connection replaces an older connection. Requests of the older connection that are
+/// in progress run to completion, before conflicting requests of the new connection. All other
 /// requests of the older connection are dropped.
 fn follows(new: &Peer, old: &Peer) -> bool {
     new.channel != Channel::NONE && (new.node, new.channel) == (old.node, old.channel)

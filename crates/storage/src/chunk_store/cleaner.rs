@@ -73,8 +73,8 @@ impl ChunkStore {
     pub async fn clean(self: &Rc<Self>) -> Result<()> {
         self.check_writable()?;
         // Loading a region that a crash may have torn recomputes its checksums, which changes the
-        // region. So this function loads all dirty regions first, and then cleans those regions
-        // that are not being changed.
+        // region. So this function loads all dirty regions first, and then cleans the regions that
+        // are not being changed.
         let mut files = Vec::new();
         for settled in self.dirty.unchanged() {
             files.extend(self.load_unchanged(settled).await);
@@ -132,8 +132,8 @@ impl ChunkStore {
         Some(key)
     }
 
-    /// Removes regions from the dirty log because their file does not exist any more, or because
-    /// their damage cannot come from a crash.
+    /// Removes regions from the dirty log because their file no longer exists, or because a crash
+    /// cannot have caused their damage.
     fn give_up(&self, key: &ChunkFileKey, regions: &[(u64, u64)]) {
         for (region, number) in regions {
             if self.dirty.take_if_unchanged(key, *region, *number) {
@@ -213,7 +213,7 @@ impl ChunkStore {
         let directory = self.cleaner.full_sync.opened_at_start.try_clone().map_err(failed)?;
         let body = move || {
             let synced = skep_env::File::from(directory).sync_file_system_now();
-            // If the cleaning was dropped, the receiver is gone.
+            // If the cleaning was dropped, the receiver no longer exists.
             let _dropped = sender.send(synced);
         };
         let thread = skep_env::spawn_thread("storage-sync".into(), None, body).map_err(failed)?;

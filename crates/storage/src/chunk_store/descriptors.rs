@@ -24,8 +24,8 @@ impl SpareDescriptors {
         spares
     }
 
-    /// Opens one more spare descriptor. Returns `false` if there are enough, or if the process has
-    /// no free descriptor.
+    /// Opens one more spare descriptor. Returns `false` if the target has enough spare descriptors,
+    /// or if the process has no free descriptor.
     fn add(&self) -> bool {
         let mut spares = self.0.borrow_mut();
         let opened = (spares.len() < SPARE_DESCRIPTORS).then(|| File::open("/dev/null"));

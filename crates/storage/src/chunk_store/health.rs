@@ -1,4 +1,4 @@
-//! The health of a target, which tells whether its device answers, and whether the target accepts
+//! The health of a target. A target is healthy if its device answers, and if the target accepts
 //! writes.
 
 use super::{ChunkStore, STATE_FILE};

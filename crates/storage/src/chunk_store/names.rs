@@ -2,8 +2,8 @@
 //! durable.
 //!
 //! A hash of the inode id without its low bits selects the leaf directory. So files that are
-//! created one after the other share directories and their syncs, and in the long run all
-//! directories contain a similar number of files.
+//! created one after the other share directories and their syncs. After many files, all directories
+//! contain a similar number of files.
 
 use crate::limits::PARALLEL_SYNCS;
 use skep_env::File;
@@ -30,7 +30,7 @@ enum Directory {
     Leaf(u16),
 }
 
-/// Maps chunk files to paths, and knows which leaf directories have durable names.
+/// Maps chunk files to paths, and records the leaf directories with durable names.
 #[derive(Debug)]
 pub(crate) struct Names {
     chunks: PathBuf,

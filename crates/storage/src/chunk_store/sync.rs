@@ -40,7 +40,7 @@ impl ChunkStore {
         // journal.
         let (data, name) = zip(self.sync_data(file), self.sync_name(file)).await;
         data.and(name)?;
-        // Another operation may have failed while this one waited for its sync.
+        // Another operation may have failed while this operation waited for its sync.
         self.check_writable()
     }
 

@@ -81,7 +81,7 @@ impl Disk {
     /// Replaces the disk by the copy, which simulates the power loss.
     fn restore(&mut self) {
         // A worker of the ring, or a program that another test is starting, may keep a file open
-        // for a moment.
+        // for a short time.
         let deadline = skep_env::now() + Duration::from_secs(20);
         while !succeeds("umount", &[text(&self.inner)]) {
             assert!(skep_env::now() < deadline, "no process uses the disk any more");
