@@ -95,7 +95,8 @@ fn parse(line: &str) -> Option<Mount> {
     })
 }
 
-/// Returns the CPU ticks of this host since boot, over all CPUs: the busy ticks, and all ticks.
+/// Returns the CPU ticks of this host since boot, over all CPUs. The first number is the busy
+/// ticks, and the second number is all ticks.
 pub(crate) fn cpu_ticks() -> (u64, u64) {
     let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
     let first = stat.lines().next().unwrap_or_default();

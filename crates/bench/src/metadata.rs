@@ -1,4 +1,4 @@
-//! Operations on names, as in mdtest: processes create, stat, read and remove items in a tree of
+//! Operations on names, as in mdtest. Processes create, stat, read and remove items in a tree of
 //! directories.
 //!
 //! Names follow mdtest (`test-dir.0`, `mdtest_tree.0`, `file.mdtest.3.17`). If one run creates

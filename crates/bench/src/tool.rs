@@ -193,8 +193,8 @@ pub(crate) fn parts(phases: &[(&'static str, u64)]) -> Vec<Vec<(&'static str, u6
     all.into_iter().filter(|part| !part.is_empty()).collect()
 }
 
-/// Returns the texts of all rows whose condition is true: the options of the plan that a program
-/// lacks.
+/// Returns the texts of all rows whose condition is true. They are the options of the plan that a
+/// program lacks.
 fn refused(table: &[(bool, &str)]) -> Vec<String> {
     let asked = table.iter().filter(|(is_asked, _)| *is_asked);
     asked.map(|(_, what)| (*what).to_owned()).collect()

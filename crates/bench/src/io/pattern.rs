@@ -3,7 +3,7 @@
 use super::plan::Plan;
 use crate::random::{Permutation, mix};
 
-/// The transfers of one process: their offsets in its file, in order.
+/// The transfers of one process, as offsets in its file in the order of the transfers.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Transfers {
     transfer: u64,

@@ -1,5 +1,5 @@
-//! The content of written data, which readers can verify: each word of eight bytes identifies run,
-//! rank and offset.
+//! The content of written data. Readers can verify the data, since each word of eight bytes
+//! identifies run, rank and offset.
 //!
 //! From the highest bit, a word consists of 12 bits of the run's signature, 14 bits of the writer's
 //! rank, and 38 bits of the word's index in the file. So the content repeats after 2 TiB. Readers
@@ -13,7 +13,7 @@ const RANK_BITS: u32 = 14;
 const RUN_BITS: u32 = 12;
 const WORD: usize = WORD_BYTES as usize;
 
-/// The origin of a word: which rank wrote it in which run.
+/// The origin of a word, which is the run and the rank that wrote the word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Stamp {
     run: u64,

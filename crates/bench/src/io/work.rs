@@ -1,4 +1,5 @@
-//! One process of a run: opens its file, moves its data, and removes its file.
+//! The work of one process of a run. The process opens its file, moves its data, and removes its
+//! file.
 
 use super::pattern::{Transfers, reads_data_of};
 use super::plan::{Phase, Plan};

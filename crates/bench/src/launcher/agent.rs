@@ -1,4 +1,4 @@
-//! The agent: the process that the controller starts on each host.
+//! The agent is the process that the controller starts on each host.
 //!
 //! The agent starts the workers of its host and forwards their messages to the controller. One
 //! thread per worker reads from that worker, and the main thread reads from the controller. When
@@ -24,7 +24,8 @@ const WORKER_ARGUMENTS: [&str; 2] = ["bench", "worker"];
 struct Up {
     out: std::io::Stdout,
     working: usize,
-    /// CPU ticks at the start of the phase: busy ticks, and all ticks.
+    /// CPU ticks at the start of the phase. The first number is the busy ticks, and the second
+    /// number is all ticks.
     ticks: (u64, u64),
 }
 

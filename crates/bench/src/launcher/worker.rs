@@ -1,4 +1,4 @@
-//! A worker: one process of a run.
+//! A worker is one process of a run.
 //!
 //! The main thread does the work. A second thread reads orders, so that the worker sees an abort or
 //! the end of its input at any time. A third thread reports progress.

@@ -1,4 +1,4 @@
-//! One process of a run: creates, stats, reads and removes its items.
+//! The work of one process of a run. The process creates, stats, reads and removes its items.
 
 use super::items::{items, tree};
 use super::plan::{Act, Object, Plan, phase_named};

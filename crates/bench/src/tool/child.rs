@@ -55,8 +55,8 @@ impl Drop for Group {
 /// Runs a command until it exits or the phase is aborted.
 ///
 /// # Errors
-/// A text for users: the reason why the command could not be started, or how the command failed and
-/// the end of its output.
+/// A text for users. It has the reason why the command could not be started, or the way in which
+/// the command failed and the end of its output.
 pub(super) fn run(command: &[String], control: &Control) -> Result<Printed, String> {
     let [program, arguments @ ..] = command else { return Err("an empty command".into()) };
     let mut command = Command::new(program);

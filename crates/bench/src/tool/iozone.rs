@@ -23,8 +23,8 @@ pub(super) fn problems(plan: &Plan) -> Vec<String> {
 /// Returns IOzone's command line for one file. IOzone does not remove the file.
 pub(super) fn command(plan: &Plan, is_write: bool, file: &str) -> Vec<String> {
     let test = if is_write { "0" } else { "1" };
-    // -+n: no second test on the existing file; -w: keep the file; -c: include the close in the
-    // time.
+    // `-+n` omits the second test on the existing file, `-w` keeps the file, and `-c` includes the
+    // close in the time.
     let mut all = words(["iozone", "-i", test, "-t", "1", "-+n", "-w", "-c"]);
     let kibibytes = |bytes: u64| format!("{}k", bytes / KIBIBYTE);
     all.extend(["-r".to_owned(), kibibytes(plan.transfer_bytes)]);

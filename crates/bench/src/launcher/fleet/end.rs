@@ -1,4 +1,4 @@
-//! The end of a run: removing files after a failure, and stopping all agents.
+//! Ends a run. Removes the files after a failure, and stops all agents.
 
 use super::{Fleet, Turn};
 use crate::launcher::link::Link;
