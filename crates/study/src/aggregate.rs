@@ -1,6 +1,6 @@
-//! The aggregate bandwidth of applications that run at the same time: the bytes of all applications
-//! divided by the time from the first begin to the last end (Eq. 1 of the study that this protocol
-//! follows).
+//! The aggregate bandwidth of applications that run at the same time. It is the number of bytes of
+//! all applications divided by the time from the first begin to the last end (Eq. 1 of the study
+//! that this protocol follows).
 
 /// The data transfer of one process or one application.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -1,4 +1,4 @@
-//! The lab of a plan: its description, and a running lab as a [`Place`].
+//! The lab of a plan, with its description, and a running lab as a [`Place`].
 
 use crate::plan::Lab;
 use crate::runner::Place;
@@ -11,7 +11,8 @@ fn wrong(what: String) -> Error {
     Error::new(ErrorCode::Configuration, what)
 }
 
-/// Returns the description of a plan's lab: a predefined shape, with the changes in the plan.
+/// Returns the description of a plan's lab, which is a predefined shape with the changes in the
+/// plan.
 ///
 /// # Errors
 /// `Configuration`, naming the key, if the shape is unknown or a rate is malformed.

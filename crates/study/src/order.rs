@@ -1,4 +1,4 @@
-//! The order of runs: the list of runs is divided into blocks, and the blocks are shuffled.
+//! The order of runs. The list of runs is divided into blocks, and the blocks are shuffled.
 //!
 //! The order depends only on the plan's seed and on the generator in this module. So a resumed
 //! study gets the same order again, even if a later version runs it.

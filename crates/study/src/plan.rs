@@ -28,7 +28,8 @@ pub use check::System;
 pub enum Level<T> {
     /// The value is in the plan.
     Fixed(T),
-    /// Calibration finds the value: the smallest value at which bandwidth levels off.
+    /// Calibration finds the value, which is the smallest value above which bandwidth no longer
+    /// grows.
     Calibrated,
 }
 

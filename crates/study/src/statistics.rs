@@ -65,7 +65,7 @@ impl Summary {
         })
     }
 
-    /// Returns the coefficient of variation: the standard deviation divided by the mean.
+    /// Returns the coefficient of variation, which is the standard deviation divided by the mean.
     pub fn variation(&self) -> f64 {
         if self.mean == 0.0 { 0.0 } else { self.sd / self.mean }
     }

@@ -1,4 +1,4 @@
-//! Calibration, the first step of a study: finds the data size and the number of client hosts
+//! Calibration is the first step of a study. It finds the data size and the number of client hosts
 //! beyond which bandwidth does not grow.
 //!
 //! Calibration first tries data sizes in ascending order, with the largest number of hosts in the

@@ -1,4 +1,5 @@
-//! A test of whether a sample has two modes: two groups of values with a gap between them.
+//! A test of whether a sample has two modes, which are two groups of values with a gap between the
+//! groups.
 //!
 //! The test compares a mixture of two normal distributions with one normal distribution by the
 //! Bayesian information criterion. The test also requires a minimum of Ashman's D (the distance of

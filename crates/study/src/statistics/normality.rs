@@ -19,16 +19,16 @@ const MAX_DRAWN: usize = 200;
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Normality {
     /// The largest distance between the distribution of the sample and the normal distribution with
-    /// its mean and standard deviation: the Kolmogorov-Smirnov statistic.
+    /// its mean and standard deviation. This is the Kolmogorov-Smirnov statistic.
     pub distance: f64,
     /// The probability of this distance or a larger distance if the sample is normal.
     pub p: f64,
 }
 
-/// Runs the Kolmogorov-Smirnov test for normality in the form of Lilliefors: the test uses the mean
-/// and standard deviation of the sample, and the probability takes this into account. (The original
-/// test assumes a distribution that is known in advance, and would accept nearly every sample as
-/// normal.)
+/// Runs the Kolmogorov-Smirnov test for normality in the form of Lilliefors. This test uses the
+/// mean and standard deviation of the sample, and the probability takes this into account. (The
+/// original test assumes a distribution that is known in advance, and would accept nearly every
+/// sample as normal.)
 ///
 /// Returns `None` if there are fewer than [`MIN_JUDGED`] values, or if all values are equal.
 pub fn lilliefors(values: &[f64]) -> Option<Normality> {
