@@ -1,5 +1,5 @@
-//! The usual time of requests in each stage: the mean over all targets of a kind since the start of
-//! their services.
+//! The usual time of requests in each stage, which is the mean over all targets of a kind since the
+//! start of their services.
 
 use super::StageNumber;
 use crate::Round;

@@ -1,4 +1,4 @@
-//! Comparisons of a target with its peers: other targets of the same kind that handled the same
+//! Compares a target with its peers, which are other targets of the same kind that handled the same
 //! kinds of requests in the same span.
 //!
 //! A comparison leaves out load that slows all targets alike, such as many writers. Kinds of

@@ -1,11 +1,11 @@
 //! Finds slow links. A link is slow if the data of its client or storage server moves more slowly
 //! than the data of other clients or servers.
 //!
-//! The rule judges a link in each interval of the evidence by its rate while data move, and reports
-//! the link if it is slow in several intervals. A client is slow only if it is also slower than the
-//! other clients of the same servers. A server is slow only if most of its clients move data faster
-//! at other servers. So a server that many clients use at once makes none of these clients look
-//! slow, and a slow client makes no server look slow.
+//! The rule judges a link in each interval of the evidence by its rate while data moves, and
+//! reports the link if it is slow in several intervals. A client is slow only if it is also slower
+//! than the other clients of the same servers. A server is slow only if most of its clients move
+//! data faster at other servers. So a server that many clients use at once makes none of these
+//! clients look slow, and a slow client makes no server look slow.
 //!
 //! The module does not own the figures (`traffic`).
 
@@ -25,7 +25,7 @@ const FEWEST_BYTES: u64 = 256 << 10;
 const FEWEST_INTERVALS: usize = 2;
 /// Minimum time per MiB of a slow link. It corresponds to a rate of 52 MB/s.
 const SLOW_FROM_NS: u64 = 20_000_000;
-/// A link is slow if its data take this many times as long as data of the median peer.
+/// A link is slow if its data takes this many times as long as the data of the median peer.
 const FACTOR: u64 = 4;
 /// Rate in bytes per second below which a link without peers is slow. This is the rate of Fast
 /// Ethernet.

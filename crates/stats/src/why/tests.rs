@@ -1,4 +1,4 @@
-//! Tests the rules with artificial evidence: each cause is found, and no other cause.
+//! Tests the rules with artificial evidence. The rules must find each cause, and no other cause.
 
 use super::*;
 use skep_cluster::problems::Severity;
@@ -235,7 +235,7 @@ fn small_files_at_metadata_targets_make_no_link_slow() {
 
 #[test]
 fn transfers_to_several_targets_share_the_link_of_a_client() {
-    // At each of four targets the data move for the whole time, at a quarter of the link's rate.
+    // At each of four targets, the data moves for the whole time, at a quarter of the link's rate.
     let mut evidence = healthy();
     set_link(&mut evidence, &[3, 4, 5, 6], 8, 20, 36);
     for id in [3, 4, 5, 6] {
