@@ -22,7 +22,7 @@ const SPAN: Duration = Duration::from_millis(500);
 const PIECE: usize = 1 << 20;
 /// Work per byte in a lab, relative to this measurement. It has a factor of 4, since this
 /// measurement moves about four bytes while a lab without limits writes one byte. It has another
-/// factor of 2, since half of the machine must stay idle: a busy machine cannot emulate rates.
+/// factor of 2, since a busy machine cannot emulate rates, so half of the machine must stay idle.
 const COST_OF_A_LAB: u64 = 8;
 
 /// Returns the number of bytes per second that a lab on this machine can carry now.

@@ -1,4 +1,4 @@
-//! Starts a lab: checks the machine, then creates the network, the services and the mounts.
+//! Starts a lab. Checks the machine, then creates the network, the services and the mounts.
 
 use crate::capacity;
 use crate::check::{check, free_memory};
