@@ -1,9 +1,9 @@
 //! The table of all metrics. `docs/operations/metrics.md` is generated from it.
 //!
-//! Names follow the conventions of Prometheus: base units, the unit at the end. The text form
-//! appends `_total` to counters. The values of all labels are bounded: ids of targets of the node,
-//! kinds of operations, stages, devices of the host, and at most [`crate::MAX_ACCOUNTS`] accounts
-//! for each dimension and thread.
+//! Names follow the conventions of Prometheus, with base units, and with the unit at the end. The
+//! text form appends `_total` to counters. The values of all labels are bounded: ids of targets of
+//! the node, kinds of operations, stages, devices of the host, and at most [`crate::MAX_ACCOUNTS`]
+//! accounts for each dimension and thread.
 
 use crate::definition::{Definition, Unit};
 use crate::family::OperationFamily;
