@@ -1,4 +1,4 @@
-//! The catalogue: types of servers and disks with their limits and prices, from data files.
+//! The catalogue has the types of servers and disks with their limits and prices, from data files.
 //!
 //! `data/catalogue` has the files that are part of the program. Users can add their own files. A
 //! later entry replaces an earlier entry with the same name.

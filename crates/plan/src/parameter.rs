@@ -1,5 +1,5 @@
-//! The parameters of the model: five numbers with a meaning, and the assumed value of each number
-//! before any measurement.
+//! The parameters of the model. They are five numbers with a meaning, and each number has an
+//! assumed value before any measurement.
 
 use serde::{Deserialize, Serialize};
 

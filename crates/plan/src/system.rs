@@ -1,4 +1,5 @@
-//! Systems and workloads as the model uses them: numbers only, resolved from the catalogue.
+//! Systems and workloads in the form that the model uses. This form has only numbers, which come
+//! from the catalogue.
 
 use crate::catalogue::{Catalogue, DiskType};
 use crate::invalid;
