@@ -158,8 +158,8 @@ impl Host {
         Role::SERVICES.into_iter().filter(|role| self.has(*role))
     }
 
-    /// Returns the directories of the targets of a service: first the directories on disks, then
-    /// the directories that the file names.
+    /// Returns the directories of the targets of a service. The directories on disks are first, and
+    /// the directories that the file names follow.
     pub fn targets(&self, role: Role) -> Vec<String> {
         let disks = self.disks.iter().filter(|disk| disk.role == role);
         let named = self.directories.iter().filter(|(of, _)| *of == role);

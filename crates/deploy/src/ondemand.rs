@@ -145,8 +145,8 @@ pub struct OnDemandOutcome {
     pub seconds: f64,
 }
 
-/// Reads a list of hosts: one per line, as in a host file of MPI. Further words of a line, empty
-/// lines and lines that begin with `#` do not count. A host that appears again counts once.
+/// Reads a list of hosts with one host per line, as in a host file of MPI. Further words of a line,
+/// empty lines and lines that begin with `#` do not count. A host that appears again counts once.
 ///
 /// # Errors
 /// - `NotFound` if the file cannot be read.
