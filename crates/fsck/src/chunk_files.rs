@@ -1,5 +1,5 @@
-//! The chunk files of storage targets, and their rules: each chunk file belongs to an inode, and
-//! each synced chunk file exists.
+//! The chunk files of storage targets, and their rules. Each chunk file must belong to an inode,
+//! and each synced chunk file must exist.
 //!
 //! The module owns the listing of chunk files by name. It does not read their contents, since a
 //! read of a file checks its checksums. It does not judge the chunk files of targets and groups

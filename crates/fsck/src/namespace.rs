@@ -37,7 +37,8 @@ pub(crate) fn check(records: &Records, map: &ClusterMap, findings: &mut Findings
     check_tree(records, &counted, findings);
 }
 
-/// Checks each entry: its inode exists and has its kind, a lookup finds it, and its name is unique.
+/// Checks each entry. Its inode must exist and have the kind in the entry, a lookup must find the
+/// entry, and its name must be unique.
 fn check_entries(records: &Records, map: &ClusterMap, findings: &mut Findings) {
     let cursors: HashSet<_> = records.entries.iter().map(|it| (it.directory, it.cursor)).collect();
     let mut names = HashSet::new();
