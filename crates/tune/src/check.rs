@@ -1,4 +1,4 @@
-//! The check: each rule that applies to a host, with the current value.
+//! The check returns each rule that applies to a host, with the current value.
 
 use crate::rules::{DeviceKind, Keep, Role, Rule, Rules, Test};
 use crate::tree::Tree;
