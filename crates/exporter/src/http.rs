@@ -1,12 +1,12 @@
 //! A small HTTP server that answers `GET /metrics` with the figures of the process.
 //!
 //! It runs on the event loop of a thread that serves no requests of clients. It uses the parser of
-//! request heads that `hyper` uses, and supports only the features that readers of metrics need:
-//! requests without a body, several requests on one connection. A server library would bring a
-//! second event loop, since the libraries build on the reactor of one async runtime.
+//! request heads that `hyper` uses, and supports only the features that readers of metrics need.
+//! These are requests without a body, and several requests on one connection. A server library
+//! would bring a second event loop, since the libraries build on the reactor of one async runtime.
 //!
-//! Everything is bounded: the number of connections, the length and time of a request, the time to
-//! receive a reply. No request can change any state.
+//! The number of connections, the length and time of a request, and the time to receive a reply are
+//! bounded. No request can change any state.
 
 use skep_env::local::Semaphore;
 use skep_env::{Buf, MessagePart, TcpListener, TcpStream};
