@@ -2,11 +2,12 @@
 //!
 //! The kernel begins to write data back after 30 s, or when a tenth of the memory is dirty. So
 //! without the early write-back, the disk would be idle while a client writes a stream, and the
-//! client's `fsync` would wait until the whole stream is written. So when a stream reaches the end
-//! of a region, the target begins to write back the region and its page, which the stream will not
-//! change again. Smaller parts would cost more CPU time for the allocation of blocks. The data
-//! stays in the page cache, and the crash rule (docs/design/0003-chunk-store.md) holds in any
-//! order. A worker of the kernel allocates the blocks and sends the requests to the disk.
+//! client's `fsync` would wait until the whole stream is written. For this reason, when a stream
+//! reaches the end of a region, the target begins to write back the region and its page, which the
+//! stream will not change again. Smaller parts would cost more CPU time for the allocation of
+//! blocks. The data stays in the page cache, and the crash rule (docs/design/0003-chunk-store.md)
+//! holds in any order. A worker of the kernel allocates the blocks and sends the requests to the
+//! disk.
 //!
 //! # Errors
 //! The kernel reports most errors of the device to the next sync. But a file system that cannot
