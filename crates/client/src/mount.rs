@@ -30,11 +30,11 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// A mounted cluster: the state that all threads of the mount share.
+/// The state of a mounted cluster, which all threads of the mount share.
 #[derive(Debug)]
 pub struct Mount {
     pub(crate) options: MountOptions,
-    /// The client's id, the newest cluster map, and heartbeats to management.
+    /// Stores the client's id and the newest cluster map, and sends heartbeats to management.
     pub(crate) member: Arc<ClientMembership>,
     pub(crate) sessions: GroupSessions,
     pub(crate) handles: Handles,
@@ -52,7 +52,7 @@ pub struct Mount {
     lifecycle: Lifecycle,
 }
 
-/// The stages of a mount's life.
+/// The start of a mount, and its workers.
 #[derive(Debug, Default)]
 struct Lifecycle {
     /// Time of the first registration.
@@ -66,9 +66,10 @@ impl Mount {
     /// `skep_env::block_on`, on any thread.
     ///
     /// # Errors
-    /// - `AuthenticationFailed`, `VersionMismatch` and other lasting errors, at once.
-    /// - `Disconnected` or `TimedOut` if management could not be reached during `patience`.
-    /// - `NotReady` if the cluster was not formatted during `patience`.
+    /// - `AuthenticationFailed`, `VersionMismatch` and other errors that a retry cannot resolve, at
+    ///   once.
+    /// - `Disconnected` or `TimedOut` if management does not reply within `patience`.
+    /// - `NotReady` if the cluster is still not formatted after `patience`.
     pub async fn new(options: MountOptions) -> Result<Arc<Self>> {
         let ClusterAccess { token, addresses } = options.cluster.clone();
         let request = RegisterClient {
@@ -135,12 +136,12 @@ impl Mount {
     }
 
     /// Returns the capacity and free space of the whole cluster from the reply to the last
-    /// heartbeat. Before the first reply, returns the capacity in the cluster map, which does not
-    /// show small changes.
+    /// heartbeat. Before the first reply, returns the capacity in the cluster map, which omits
+    /// small changes.
     ///
     /// Shortly after management has started, some targets may not have reported their capacity yet.
-    /// In that case this function waits for their reports, at most until one lease has passed since
-    /// the mount started.
+    /// In that case, this function waits for their reports, but not longer than one lease after the
+    /// start of the mount.
     pub(crate) async fn capacity(&self) -> Capacity {
         loop {
             if let Some(newest) = self.newest_capacity.newest() {
@@ -157,8 +158,8 @@ impl Mount {
         }
     }
 
-    /// Assigns a worker's range of slots to the caller. A range is assigned at most once, since
-    /// only the client that used a slot knows its sequence.
+    /// Assigns a worker's range of slots to the caller. Assigns each range only once, since only
+    /// the client that used a slot knows its sequence.
     pub(crate) fn take_worker(&self, index: usize) -> Result<()> {
         let mut taken = self.lifecycle.taken_workers.lock().unwrap_or_else(PoisonError::into_inner);
         if index <= self.options.workers && taken.insert(index) {
@@ -172,8 +173,8 @@ impl Mount {
         Err(Error::new(ErrorCode::InvalidArgument, text))
     }
 
-    /// Returns the number of slot ranges: one for each worker, and one for the background work of
-    /// the mount.
+    /// Returns the number of slot ranges: one range for each worker, and one for the background
+    /// work of the mount.
     pub(crate) fn slot_ranges(&self) -> u32 {
         self.options.workers as u32 + 1
     }

@@ -1,4 +1,4 @@
-//! Names: changing and listing the entries of directories.
+//! Changes and lists the entries of directories.
 
 pub(crate) mod directory;
 pub(crate) mod entries;

@@ -1,13 +1,13 @@
 //! Locks of applications: `flock` locks, and the byte-range locks of `fcntl`.
 //!
-//! Metadata decides which owner gets a lock. The client records what it needs to release locks: the
-//! ranges of each owner, and the handle through which each range was locked.
+//! Metadata decides whether an owner gets a lock. To release locks later, the client records the
+//! ranges of each owner, and the handle of each lock request.
 //! - A `flock` lock belongs to its handle.
-//! - A POSIX lock belongs to a process. The kernel sends the number of that owner with each
+//! - A POSIX lock belongs to a process. The kernel sends the owner number of the process with each
 //!   `close(2)`.
 //! - An open file description (OFD) lock looks like a POSIX lock, but the kernel never sends its
-//!   owner again. So its ranges are released when the handle through which they were locked is
-//!   closed.
+//!   owner number again. So the client releases the ranges of such a lock when the handle of the
+//!   lock request is closed.
 
 use crate::client::Client;
 use crate::driven::drive;
@@ -29,12 +29,12 @@ use std::ops::Range;
 pub struct FileLock {
     /// The kind of the lock. Only locks of the same kind conflict.
     pub kind: LockKind,
-    /// The owner, a number that the caller chooses. Ignored for a `flock` lock, whose owner is the
-    /// handle.
+    /// The owner, a number that the caller chooses. For a `flock` lock, the client ignores this
+    /// number, since the owner is the handle.
     pub owner: u64,
     /// Shared or exclusive; `None` unlocks the range.
     pub mode: Option<LockMode>,
-    /// The locked range in bytes, half-open, at most up to 2^63.
+    /// The locked range in bytes, without its end. The end is at most 2^63.
     pub range: Range<u64>,
     /// The process id that another program gets from `F_GETLK`.
     pub pid: u32,
@@ -53,8 +53,8 @@ pub enum LockOutcome {
     },
 }
 
-/// A wait for a lock. If it is dropped before the wait has ended, it notifies metadata that the
-/// client no longer waits.
+/// A wait for a lock. A drop before the end of the wait notifies metadata that the client no longer
+/// waits.
 struct LockWaitGuard {
     client: Client,
     request: Option<EndWait>,
@@ -65,7 +65,7 @@ impl Drop for LockWaitGuard {
         let Some(request) = self.request.take().filter(|_| skep_env::is_running()) else { return };
         let client = self.client.clone();
         skep_env::spawn(async move {
-            // If the request is lost, metadata wakes the next waiter some seconds later.
+            // If this request is lost, metadata notifies the next waiter some seconds later.
             if let Err(error) = client.ask(request.inode, &request).await {
                 tracing::debug!(
                     "file {}: cannot notify metadata of the end of a lock wait: {error}",
@@ -83,9 +83,9 @@ pub trait Locks {
     /// [`Self::set_lock`] and [`Self::wait_for_lock`].
     fn new_lock_wait(&self) -> u64;
 
-    /// Locks or unlocks a range, like `F_SETLK`, without waiting for other owners. Before the
-    /// client releases a lock, it reports all writes under that lock to metadata. The request runs
-    /// to completion even if the caller drops the future.
+    /// Locks or unlocks a range, like `F_SETLK`. Does not wait until other owners unlock. Before
+    /// the client releases a lock, it reports all writes under that lock to metadata. The request
+    /// runs to completion even if the caller drops the future.
     ///
     /// # Errors
     /// - `Stale` if the handle is not open.
@@ -99,13 +99,12 @@ pub trait Locks {
         wait: u64,
     ) -> impl Future<Output = Result<LockOutcome>>;
 
-    /// Waits until the lock may be free, or for a few seconds. The caller then retries
-    /// [`Self::set_lock`]. During a long wait for a POSIX lock, the client searches for a deadlock
-    /// cycle over several metadata targets. Cancel-safe: the caller may drop the future at any
-    /// await.
+    /// Waits until the lock may be free, but at most for a few seconds. The caller then calls
+    /// [`Self::set_lock`] again. During a long wait for a POSIX lock, the client searches for a
+    /// deadlock cycle over several metadata targets. The caller may drop the future at any await.
     ///
     /// # Errors
-    /// - `Deadlock` if this wait is part of a deadlock cycle and must end to break the cycle.
+    /// - `Deadlock` if this wait is part of a deadlock cycle, and must end to resolve the cycle.
     /// - The errors of [`Self::set_lock`].
     fn wait_for_lock(
         &self,
@@ -132,7 +131,7 @@ pub trait Locks {
     /// Returns the errors of the requests to metadata.
     fn unlock_process(&self, handle: HandleId, owner: u64) -> impl Future<Output = Result<()>>;
 
-    /// Returns whether a process of this mount has ever set a POSIX lock. From then on any
+    /// Returns whether a process of this mount has ever set a POSIX lock. After that, any
     /// `close(2)` may release locks, so the caller must call [`Self::unlock_process`] for each
     /// `close(2)`.
     fn has_process_locks(&self) -> bool;
@@ -155,7 +154,8 @@ impl Locks for Client {
             }
             file.inode.set_locked();
             let locked = client.set_in_turn(&file, handle, &turn, &lock, wait).await?;
-            // The new lock may belong to a newer session than the earlier locks of this handle.
+            // Metadata may have granted the new lock in a newer session than the earlier locks of
+            // this handle.
             file.check_live()?;
             Ok(locked)
         };
@@ -230,7 +230,7 @@ impl Client {
         let request = SetLock { lock: request_of(turn.owner, lock), wait };
         let how = ModifyOptions { ends_with_session: true, ..how };
         let set = match self.modify(inode, request, how, |_, _| ()).await {
-            // The file was removed, and its locks with it.
+            // The file and its locks were removed.
             Err(error) if lock.mode.is_none() && error.code() == ErrorCode::Stale => {
                 turn.with(|ranges| *ranges = LockRanges::default());
                 return Ok(LockOutcome::Granted { keep_cache: true });
@@ -239,8 +239,8 @@ impl Client {
         };
         if set.conflict.is_some() {
             if lock.kind == LockKind::Flock {
-                // Metadata released the old lock before it tried to grant the lock in the other
-                // mode.
+                // Metadata released the old lock before it checked whether it can grant the lock in
+                // the other mode.
                 turn.with(|ranges| *ranges = LockRanges::default());
             }
             return Ok(LockOutcome::Refused);
@@ -255,7 +255,8 @@ impl Client {
         Ok(LockOutcome::Granted { keep_cache })
     }
 
-    /// Releases all locks that were set through a handle. Called while the handle is being closed.
+    /// Releases all locks that programs have set through a handle. The client calls this function
+    /// while it closes the handle.
     pub(crate) async fn unlock_handle(&self, file: &OpenFile, handle: HandleId) {
         for owner in self.mount().locks.owners_through(file.inode.id, handle) {
             // If the request fails, metadata releases the lock when the session closes its last
@@ -266,8 +267,8 @@ impl Client {
         }
     }
 
-    /// Releases the locks of an owner on a file: all of them, or only those set through `handle` if
-    /// `only_of_handle` is set.
+    /// Releases the locks of an owner on a file. If `only_of_handle` is set, releases only the
+    /// locks that were set through `handle`.
     async fn unlock(
         &self,
         file: &OpenFile,
@@ -291,8 +292,8 @@ impl Client {
         Ok(())
     }
 
-    /// Records that all locks at a group were lost with the session. Handles through which programs
-    /// held these locks no longer work.
+    /// Records that all locks at a group were lost with the session. The handles of these locks no
+    /// longer work.
     pub(crate) fn lose_locks(&self, group: GroupId) {
         let mount = self.mount();
         let map = mount.map();
@@ -305,8 +306,9 @@ impl Client {
         }
     }
 
-    /// Confirms, before a read or write of a file with locks, that the lease has not run out. As
-    /// long as the lease is valid, no other client can have the locks.
+    /// If the file has locks, confirms that the lease has not run out. The client calls this
+    /// function before each read and write. While the lease is valid, no other client can have the
+    /// locks.
     pub(crate) async fn confirm_locks(&self, file: &OpenFile) -> Result<()> {
         if !file.inode.is_locked() {
             return Ok(());
@@ -316,9 +318,9 @@ impl Client {
     }
 }
 
-/// Returns the owner that is sent to metadata. For `flock` this is the number of the handle, which
-/// is never used again. The kernel's own number of the open file is not suitable: the kernel may
-/// reuse it while the unlock of the old file is still in progress.
+/// Returns the owner for requests to metadata. For `flock`, this is the number of the handle, which
+/// the mount never uses again. The kernel's own number of the open file is not suitable: the kernel
+/// may reuse this number while the unlock of the old file is still in progress.
 fn owner_of(file: &OpenFile, handle: HandleId, lock: &FileLock) -> Owner {
     let owner = match lock.kind {
         LockKind::Posix | LockKind::Append => lock.owner,

@@ -1,12 +1,13 @@
-//! The table of lock owners on this mount: the ranges that each owner has locked, and through which
-//! handle. The client needs this table to release locks. Metadata decides which locks are granted.
+//! The table of lock owners on this mount: the ranges that each owner has locked, and the handle of
+//! each lock request. The client needs this table to release locks. Metadata decides whether to
+//! grant a lock.
 //!
 //! # Hazard: requests of one owner that overtake each other
-//! The kernel does not wait for the reply to a file release, and a killed program does not wait for
-//! its own requests. So a lock request and an unlock request of one owner could be in flight at
-//! once. Metadata might then grant a lock after the unlock that should have released it, or the
-//! kernel might reuse the owner's number for another process. So at most one request of an owner is
-//! in progress at a time.
+//! The kernel does not wait for the reply when it releases a file, and a killed program does not
+//! wait for its own requests. So a lock request and an unlock request of one owner could be in
+//! flight at the same time. Metadata might then grant a lock after the unlock that should have
+//! released it, or the kernel might reuse the owner's number for another process. So at most one
+//! request of an owner is in progress at a time.
 
 use crate::files::handles::HandleId;
 use crate::limits::CONTENTION_PAUSE;
@@ -27,7 +28,7 @@ pub(crate) struct Owner {
 
 #[derive(Debug, Default)]
 struct OwnedRanges {
-    /// The locked ranges, each with the handle through which it was locked.
+    /// The locked ranges, each with the handle of its lock request.
     ranges: LockRanges<HandleId>,
     /// Whether a request of this owner is in progress.
     is_busy: bool,
@@ -39,14 +40,14 @@ type Table = HashMap<InodeId, HashMap<(LockKind, u64), OwnedRanges>>;
 /// The lock owners of a mount.
 #[derive(Debug, Default)]
 pub(crate) struct FileLocks {
-    /// The mutex protects only the table. No task awaits anything while it holds the lock.
+    /// The mutex protects only the table. No task awaits while it holds this mutex.
     owners: Mutex<Table>,
     waits: AtomicU64,
     has_posix: AtomicBool,
 }
 
-/// The exclusive right of one request to change an owner's locks. Dropping this value lets the next
-/// request run.
+/// The exclusive right of one request to change an owner's locks. A drop of this value lets the
+/// next request run.
 pub(crate) struct OwnerTurn {
     locks: Arc<FileLocks>,
     pub(crate) owner: Owner,
@@ -57,7 +58,7 @@ impl FileLocks {
         self.owners.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until no other request of the owner is in progress, and reserves the owner for the
+    /// Waits until no other request of the owner is in progress. Then reserves the owner for the
     /// caller. Returns `None` if `must_exist` is set and the owner has no locks.
     pub(crate) async fn turn(
         self: &Arc<Self>,
@@ -93,7 +94,7 @@ impl FileLocks {
     }
 
     /// Clears the ranges of all owners on files for which `is_lost` returns `true`. Returns the
-    /// handles through which these ranges were locked.
+    /// handles of the lock requests for these ranges.
     pub(crate) fn lose(&self, is_lost: impl Fn(InodeId) -> bool) -> Vec<HandleId> {
         let mut handles = Vec::new();
         for (_, owners) in self.table().iter_mut().filter(|(inode, _)| is_lost(**inode)) {
@@ -116,7 +117,7 @@ impl FileLocks {
         self.has_posix.store(true, Ordering::Relaxed);
     }
 
-    /// Returns whether a program has ever set a POSIX lock. From then on the kernel must send each
+    /// Returns whether a program has ever set a POSIX lock. After that, the kernel must send each
     /// `close(2)` to this mount.
     pub(crate) fn has_posix(&self) -> bool {
         self.has_posix.load(Ordering::Relaxed)

@@ -1,5 +1,5 @@
-//! The background work of a mount: heartbeats to management, map updates, and renewal of the
-//! session leases. No operation waits for this work, so operations continue while management is
+//! The background work of a mount: sends heartbeats to management, applies map updates, and renews
+//! the session leases. No operation waits for this work, so operations continue while management is
 //! down.
 
 use crate::client::Client;
@@ -42,8 +42,8 @@ impl Mount {
 /// Applies events of the mount's membership to the mount.
 struct MountEvents {
     client: Client,
-    /// Notified when the cluster's settings change: a task that sleeps for an interval from the
-    /// settings may have to wake earlier.
+    /// Wakes a sleeping task when the cluster's settings change, since the interval in the new
+    /// settings may be shorter.
     settings_changed: Rc<Notify>,
 }
 
@@ -66,8 +66,9 @@ impl ClientEvents for MountEvents {
 }
 
 /// Renews the lease of each session after a third of the lease. Each group has its own task, so a
-/// group that does not reply does not delay the others. If the lease in the cluster policy changes,
-/// this task renews all sessions at once, since groups send the new lease in their replies.
+/// group that does not reply does not delay the others. If the lease in the cluster's settings
+/// changes, this task renews all sessions at once, since groups send the new lease in their
+/// replies.
 async fn keep_sessions(client: Client, changed: Rc<Notify>) {
     let under_way = Rc::new(RefCell::new(HashSet::new()));
     loop {

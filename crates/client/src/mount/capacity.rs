@@ -1,4 +1,4 @@
-//! The capacity and free space of the whole cluster, as management last sent them.
+//! The capacity and free space of the whole cluster that management has last sent.
 
 use skep_types::map::Capacity;
 use std::sync::{Mutex, PoisonError};
@@ -11,7 +11,8 @@ pub(crate) struct ClusterCapacity {
 }
 
 impl ClusterCapacity {
-    /// Records the capacity in a heartbeat reply. `None` changes nothing.
+    /// Records the capacity in the reply to a heartbeat. `None` means that the reply contains no
+    /// capacity.
     pub(crate) fn note(&self, capacity: Option<Capacity>) {
         let mut newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
         *newest = capacity.or(*newest);

@@ -1,8 +1,8 @@
-//! Recovery from an eviction. If a client is out of touch for longer than its lease, management
+//! Recovery from an eviction. If a client sends no heartbeats for longer than its lease, management
 //! removes it from the cluster map, and storage refuses its requests (docs/design/0006-fencing.md).
 //!
-//! The client then joins the cluster under a new id, and its operations continue. Only handles for
-//! writing are lost, since other clients may have changed their files meanwhile.
+//! The client then joins the cluster with a new id, and its operations continue. Only handles for
+//! writing no longer work, since other clients may have changed their files meanwhile.
 
 use crate::client::{Client, Worker};
 use crate::files::open_file::OpenFile;
@@ -14,8 +14,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 impl Client {
-    /// Joins the cluster again after `evicted`, an id of this mount, was removed from the map.
-    /// Returns as soon as any thread of the mount has joined again; at once if one already has.
+    /// Joins the cluster again after management has removed `evicted`, an id of this mount, from
+    /// the map. Returns as soon as any thread of the mount has joined again.
     pub(crate) async fn rejoin(&self, evicted: NodeId) {
         self.begin_to_rejoin(evicted);
         self.mount().member.wait_for_new_id(evicted).await;
@@ -45,8 +45,8 @@ impl Client {
              administrator evicted it; the mount joins the cluster again; {files}"
         );
         let member = Arc::clone(&mount.member);
-        // A separate task registers the client again: all threads wait for the new id, and a caller
-        // may drop its own future.
+        // A separate task registers the client again, since all threads wait for the new id, but a
+        // caller may drop its own future.
         skep_env::spawn(async move { member.register_again().await }).detach();
     }
 }
@@ -71,9 +71,9 @@ impl Worker {
         }
     }
 
-    /// Sends a request that modifies an open file to a storage group. Fails if this client was
-    /// evicted since the file was opened, even if it has joined again under another id: other
-    /// clients may have changed the file since.
+    /// Sends a request that changes an open file to a storage group. Fails if this client was
+    /// evicted since the file was opened, even if the client has joined again with another id:
+    /// other clients may have changed the file since.
     pub(crate) async fn change_storage<R: Request>(
         self: &Rc<Self>,
         file: &OpenFile,
@@ -81,8 +81,8 @@ impl Worker {
         request: &R,
         options: CallOptions,
     ) -> Result<R::Reply> {
-        // Read the id before the check: a handle that passes the check was then opened under this
-        // client id or a newer one.
+        // The order matters: the id is read first, so a handle that passes the check was opened
+        // with this client id or a newer id.
         let node = self.mount.node();
         file.check_live()?;
         let options = CallOptions { only_as: Some(node), ..options };

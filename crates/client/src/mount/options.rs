@@ -11,7 +11,7 @@ use std::time::Duration;
 pub struct ClusterAccess {
     /// The id of the cluster, and its secret.
     pub token: JoinToken,
-    /// Addresses of management as `host:port`, tried in this order.
+    /// Addresses of management as `host:port`. The mount tries them in this order.
     pub addresses: Vec<String>,
 }
 
@@ -33,25 +33,25 @@ pub fn has_given_up(error: &Error) -> bool {
 pub struct MountOptions {
     /// The cluster to mount.
     pub cluster: ClusterAccess,
-    /// The mount point, as shown to administrators.
+    /// The mount point, which commands show to administrators.
     pub mount_point: String,
-    /// The name of this host, as shown to administrators.
+    /// The name of this host, which commands show to administrators.
     pub host: String,
-    /// The version of the program, as shown to administrators.
+    /// The version of the program, which commands show to administrators.
     pub version: String,
     /// The number of worker threads. Each has its own [`crate::Client`].
     pub workers: usize,
-    /// How long a new mount retries while management cannot be reached or the cluster is not
-    /// formatted; `None` means without limit. The error after that time contains [`GAVE_UP`].
+    /// How long a new mount retries while management does not reply or the cluster is not
+    /// formatted. `None` means without limit. The error after that time contains [`GAVE_UP`].
     pub patience: Option<Duration>,
-    /// How long the mount may use attributes that it has read, without a request to metadata.
+    /// How long the mount may use attributes from metadata before it must request them again.
     pub attribute_timeout: Duration,
     /// Lets management change the log level of this process.
     pub log: LogControl,
 }
 
-/// Sets the log level of this process if the argument is `Some`, and changes nothing otherwise.
-/// Returns the level that is in effect afterwards.
+/// Sets the log level of this process; the argument `None` keeps the level. Returns the resulting
+/// level.
 type ChangeLog = dyn Fn(Option<&str>) -> Result<LogLevel> + Send + Sync;
 
 /// Changes the log level of this process. The default `None` means that the process has no log.
@@ -59,8 +59,7 @@ type ChangeLog = dyn Fn(Option<&str>) -> Result<LogLevel> + Send + Sync;
 pub struct LogControl(pub Option<Arc<ChangeLog>>);
 
 impl LogControl {
-    /// Sets the log level if `level` is `Some`, and changes nothing otherwise. Returns the level
-    /// that is in effect afterwards.
+    /// Sets the log level; `None` keeps the level. Returns the resulting level.
     ///
     /// # Errors
     /// - `InvalidArgument` if `level` is not a log level.

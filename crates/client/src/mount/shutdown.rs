@@ -1,5 +1,4 @@
-//! The end of a mount: its last reports to metadata, the close of its sessions, and its leave from
-//! the cluster.
+//! Ends a mount: sends its last reports to metadata, closes its sessions, and leaves the cluster.
 
 use crate::client::Client;
 use crate::limits::SHUTDOWN_PATIENCE;
@@ -11,7 +10,7 @@ use std::rc::Rc;
 impl Client {
     /// Ends the mount: reports all writes to metadata, closes the sessions with all their open
     /// files, and leaves the cluster. If a server does not reply within `SHUTDOWN_PATIENCE`, the
-    /// session or registration there ends when its lease runs out.
+    /// session or registration at this server ends when its lease runs out.
     pub async fn shutdown(&self) {
         if !self.mount().member.begin_leave() {
             return;
@@ -45,8 +44,7 @@ impl Client {
         for task in tasks {
             task.await;
         }
-        // The `Leave` request has its own time limit. This timeout also covers the connection
-        // setup.
+        // The `Leave` request has its own time limit. This timeout includes the time to connect.
         skep_env::timeout(SHUTDOWN_PATIENCE, self.mount().member.leave()).await;
     }
 }

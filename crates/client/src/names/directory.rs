@@ -1,4 +1,4 @@
-//! Listing directories, the capacity of the file system, and the full information that metadata
+//! Lists directories, and returns the capacity of the file system and all information that metadata
 //! stores about one inode.
 
 use crate::attributes::stat::InodeAttributes;
@@ -32,15 +32,15 @@ pub trait Directories {
     fn parent(&self, directory: InodeId) -> impl Future<Output = Result<Attributes>>;
 
     /// Begins to list a directory. Returns whether the kernel's cached listing is still valid,
-    /// because the directory has not changed since the listing was read. The root can be opened
-    /// even while metadata does not reply, since `df` opens the directory that it reports on.
+    /// because the directory has not changed since the kernel read the listing. This function opens
+    /// the root even while metadata does not reply, since `df` opens the mount point.
     ///
     /// # Errors
-    /// Returns the errors of a request to metadata. Opening a removed directory is no error.
+    /// Returns the errors of a request to metadata. To open a removed directory is not an error.
     fn open_directory(&self, directory: InodeId) -> impl Future<Output = Result<bool>>;
 
-    /// Returns the entries after `cursor`, at most about `max_bytes` bytes. Zero for `cursor` means
-    /// the beginning of the directory.
+    /// Returns the entries after `cursor`, in at most about `max_bytes` bytes. A `cursor` of zero
+    /// means the beginning of the directory.
     ///
     /// # Errors
     /// - `NotFound` if the directory does not exist.
@@ -53,7 +53,7 @@ pub trait Directories {
         with_attributes: bool,
     ) -> impl Future<Output = Result<DirectoryEntries>>;
 
-    /// Returns the capacity of the file system, as storage targets last reported it.
+    /// Returns the capacity of the file system that storage targets have last reported.
     ///
     /// # Errors
     /// The client returns no error; other implementations of this trait may.
@@ -69,9 +69,9 @@ impl Directories for Client {
     async fn open_directory(&self, directory: InodeId) -> Result<bool> {
         let (caches, seen) = (&self.mount().caches, &self.mount().seen);
         if !caches.is_known(directory) {
-            // The kernel has no cached listing of this directory, so the mount needs no request to
-            // validate it. A listing that begins now is at least as new as the attributes last
-            // seen.
+            // The kernel has no cached listing of this directory, so the mount need not request the
+            // attributes. A listing that begins now is at least as new as the attributes that the
+            // mount saw last.
             if let Some(seen) = seen.special(directory) {
                 caches.opened(directory, seen.change_counter);
             }
@@ -122,7 +122,7 @@ impl Directories for Client {
 }
 
 impl Client {
-    /// Returns everything that metadata stores about an inode.
+    /// Returns all information that metadata stores about an inode.
     ///
     /// # Errors
     /// Returns `NotFound` if the inode does not exist.

@@ -17,7 +17,7 @@ use skep_wire::metadata::{
 /// A function that changes an entry returns `Io` if the session was lost and the client cannot find
 /// out whether metadata executed the change.
 pub trait Names {
-    /// Looks up an entry and returns its attributes.
+    /// Finds an entry, and returns the attributes of its inode.
     ///
     /// # Errors
     /// - `NotFound` if the directory has no such entry or does not exist.
@@ -92,7 +92,8 @@ pub trait Names {
     -> impl Future<Output = Result<()>>;
 
     /// Renames an entry. Replaces an existing entry with the new name unless `no_replace` is set.
-    /// With `whiteout`, the old name refers to a new whiteout inode afterwards (`RENAME_WHITEOUT`).
+    /// If `whiteout` is given, the old name refers to a new whiteout inode afterwards
+    /// (`RENAME_WHITEOUT`).
     ///
     /// # Errors
     /// - `NotFound` if the old name or the new directory does not exist.
@@ -111,7 +112,7 @@ pub trait Names {
         whiteout: Option<NewInode>,
     ) -> impl Future<Output = Result<()>>;
 
-    /// Swaps the inodes of two names. Both names must exist.
+    /// Exchanges the inodes of two names. Both names must exist.
     ///
     /// # Errors
     /// - `NotFound` if one of the names does not exist.
@@ -234,7 +235,8 @@ impl Client {
         }
     }
 
-    /// Sends a request that creates a name in a directory. Returns the attributes of its inode.
+    /// Sends a request that creates a name in a directory. Returns the attributes of the name's
+    /// inode.
     async fn make_name<R>(&self, directory: InodeId, request: R) -> Result<Attributes>
     where
         R: Request<Reply = NewEntryReply> + 'static,
@@ -245,15 +247,15 @@ impl Client {
         self.attributes_of(reply?.entry).await
     }
 
-    /// Sends a request that may remove a directory, or change one that the reply does not
-    /// describe.
+    /// Sends a request that may remove a directory, or change a directory whose attributes are not
+    /// in the reply.
     async fn remove_or_move<R>(&self, directory: InodeId, request: R) -> Result<()>
     where
         R: Request<Reply = NamesReply> + 'static,
     {
         let sent = self.mount().directory_changes.send(skep_env::now());
         let reply = self.change(directory, request).await;
-        // A change whose outcome is unknown may have been executed.
+        // Metadata may have executed the change even if its outcome is unknown.
         let sent = self.mount().directory_changes.forget_all(sent);
         let NamesReply { directory: after } = reply?;
         if let Some(sent) = sent {
@@ -262,9 +264,10 @@ impl Client {
         Ok(())
     }
 
-    /// Records the attributes of a directory in the reply to a change of an entry. `None` means
-    /// that the change has failed, but may have been executed. A reply to a repetition contains no
-    /// attributes. In both cases the attributes from before the change are forgotten.
+    /// Records the attributes of a directory in the reply to a change of an entry. `reply` is
+    /// `None` if the change has failed; metadata may have executed it nevertheless. A reply to a
+    /// repeated request contains no attributes. In both cases, the mount forgets the old attributes
+    /// of the directory.
     pub(crate) fn note_changed_directory(
         &self,
         directory: InodeId,
@@ -280,7 +283,8 @@ impl Client {
         }
     }
 
-    /// Sends a change of the namespace. If the caller drops the future, the reply is ignored.
+    /// Sends a change of the namespace. If the caller drops the future, the client ignores the
+    /// reply.
     async fn change<R: Request + 'static>(&self, inode: InodeId, request: R) -> Result<R::Reply> {
         self.modify(inode, request, ModifyOptions::default(), |_, _| ()).await
     }

@@ -50,8 +50,9 @@ impl Client {
         Ok(granted.slots)
     }
 
-    /// Replaces the session `lost`, which a group refuses, with a new one, and reopens all files of
-    /// the lost session. Returns as soon as this thread or another has finished the renewal.
+    /// Replaces the session `lost`, which a group refuses, by a new session, and opens all files of
+    /// the lost session again. Returns as soon as this thread or another thread has finished the
+    /// renewal.
     pub(crate) async fn renew_session(&self, group: GroupId, lost: SessionId, why: &Error) {
         if why.code() == ErrorCode::Evicted {
             self.rejoin(client_of(lost)).await;
@@ -62,8 +63,8 @@ impl Client {
             tracing::warn!("session {lost} at group {group} was lost; session {id} replaces it");
             self.lose_locks(group);
             let client = self.clone();
-            // A separate task, since all threads wait for the renewal, and a caller may drop its
-            // own future.
+            // A separate task renews the session, since all threads wait for the renewal, but a
+            // caller may drop its own future.
             skep_env::spawn(async move {
                 client.run_renewal(group, id, client_of(lost)).await;
                 client.mount().sessions.renewed(group);
@@ -90,7 +91,7 @@ impl Client {
                     self.lose_locks(group);
                     id = next;
                 }
-                // The next thread that needs the session tries to open it and gets the error.
+                // The next thread that needs the session tries to open it, and returns the error.
                 Err(error) => {
                     tracing::error!("cannot open a session at group {group}: {error}");
                     return;
@@ -99,8 +100,8 @@ impl Client {
         }
     }
 
-    /// Opens the session `id`, and reopens all files of the lost session. `lost` is the client id
-    /// of the lost session.
+    /// Opens the session `id`, and opens all files of the lost session again. `lost` is the client
+    /// id of the lost session.
     async fn try_renewal(&self, group: GroupId, id: SessionId, lost: NodeId) -> Result<()> {
         let slots = self.open_session(group, id).await?;
         let mount = self.mount();
@@ -110,8 +111,7 @@ impl Client {
             !file.is_stale() && map.shard_group(file.inode.id.shard()) == Some(group)
         });
         if lost != client_of(id) {
-            // Programs opened these files at the same time as management removed this client from
-            // the cluster.
+            // Programs opened these files while management removed this client from the cluster.
             let writable = files.iter().filter(|file| file.mode == OpenMode::Write);
             writable.for_each(|file| file.set_fenced());
         }
@@ -140,11 +140,12 @@ impl Client {
         let options = ModifyOptions::default();
         match send_attempt(Rc::clone(&self.0), slot, Rc::new(request), options, None).await {
             Ok(opened) => {
-                // Without the open, metadata did not notify this mount of other clients.
+                // While metadata did not have this open, it did not notify this mount of other
+                // clients.
                 file.inode.must_compare();
                 file.inode.observe(&opened.attributes, skep_env::now());
-                // While the session was lost, another program set a different pattern for the empty
-                // file. Other clients now use the chunk files of that pattern.
+                // While the session was lost, another program has set a different pattern for the
+                // empty file. Other clients now use the chunk files of the new pattern.
                 let generation = opened.pattern.as_ref().map(|pattern| pattern.generation);
                 if generation != Some(file.pattern.generation) {
                     let inode = file.inode.id;
@@ -167,9 +168,9 @@ impl Client {
         }
     }
 
-    /// Renews the lease of a session once. If the target has started again, also opens the files
-    /// again that it has lost. `time_left` is how long the group has to reply; `None` means without
-    /// limit.
+    /// Renews the lease of a session once. If the target has started again, also restores the opens
+    /// that the target has lost. `time_left` is the time limit for the group's reply; `None` means
+    /// without limit.
     pub(crate) async fn confirm_session(
         &self,
         group: GroupId,
@@ -192,7 +193,7 @@ impl Client {
     }
 
     /// If the lease of the session at an inode's metadata group may have run out, asks the group to
-    /// confirm the session. If the session was lost, reopens its files in a new session.
+    /// confirm the session. If the session was lost, opens its files again in a new session.
     pub(crate) async fn confirm_lease(&self, inode: InodeId) -> Result<()> {
         let group = self.group_of(inode)?;
         let doubtful = self.mount().sessions.doubtful(group, skep_env::now());
@@ -217,8 +218,8 @@ impl Worker {
         ThreadSession::new(group, id, slots, self.index as u32, self.mount.slot_ranges())
     }
 
-    /// Takes this thread's range of slots in a session. Takes it only once for each session: if
-    /// another task of this thread has done so already, returns that range.
+    /// Takes this thread's range of slots in a session. If another task of this thread has already
+    /// taken the range, returns the same range.
     fn join_session(&self, group: GroupId, id: SessionId, slots: u32) -> Result<Rc<ThreadSession>> {
         let mut sessions = self.sessions.borrow_mut();
         if let Some(session) = sessions.get(&group).filter(|session| session.id == id) {

@@ -1,12 +1,12 @@
-//! Sends requests to metadata groups in the mount's sessions, and again after a session was lost.
-//! Callers pass in how each kind of request reacts to the loss.
+//! Sends requests to metadata groups in the mount's sessions, and sends them again after a session
+//! was lost. Callers define in [`ModifyOptions`] whether a request is repeated after the loss.
 //!
 //! # A lost reply in a lost session
-//! The group may have executed a request whose reply was lost. Within the session a repetition gets
-//! the reply of the first attempt. In the next session the group would execute the repetition anew:
-//! an `unlink` would remove the file that another client has made under the same name since. So the
-//! client first asks the group for the outcome (`AskOutcome`), and repeats the request only if the
-//! group has not executed it.
+//! The group may have executed a request whose reply was lost. If the client repeats the request
+//! within the session, it gets the reply of the first attempt. In the next session, the group would
+//! execute the request a second time: a second `unlink` would remove a new file that another client
+//! has created with the same name. So the client first asks the group for the outcome
+//! (`AskOutcome`), and repeats the request only if the group has not executed it.
 
 use crate::client::{Client, Worker};
 use crate::driven::drive;
@@ -22,18 +22,19 @@ use skep_wire::metadata::{AskOutcome, Outcome};
 use std::cell::Cell;
 use std::rc::Rc;
 
-/// How a modifying request is sent and repeated.
+/// How the client sends and repeats a request for a change.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct ModifyOptions {
-    /// The group replies only after the effect is durable.
+    /// Whether the group replies only after the effect is durable.
     pub(crate) is_durable: bool,
-    /// The request only has effects that end with its session (an open, a lock, a close) or that a
-    /// second execution does not change. The client repeats it in the next session.
+    /// Whether all effects of the request end with its session (an open, a lock, a close), or a
+    /// second execution does not change them. The client repeats such a request in the next
+    /// session.
     pub(crate) ends_with_session: bool,
-    /// The request truncates a file. The client does not repeat it if the group may have begun the
-    /// truncation, since another client may have changed the file since.
+    /// Whether the request truncates a file. The client does not repeat such a request if the group
+    /// may have begun the truncation, since another client may have changed the file since.
     pub(crate) truncates: bool,
-    /// The caller already runs in a task that is never dropped.
+    /// Whether the caller already runs in a task that is never dropped.
     pub(crate) is_driven: bool,
 }
 
@@ -44,12 +45,12 @@ impl ModifyOptions {
     }
 }
 
-/// A successful reply to a modifying request.
+/// A successful reply to a request for a change.
 #[derive(Debug)]
 pub(crate) struct Executed<T> {
     pub(crate) reply: T,
-    /// The session in which the group executed the request was lost. A file that the request opened
-    /// is not open any more.
+    /// Whether the session in which the group executed the request was lost. Metadata then no
+    /// longer has a file open that the request opened.
     pub(crate) was_session_lost: bool,
 }
 
@@ -68,8 +69,8 @@ impl Client {
         self.ask_with(inode, request, CallOptions::default()).await
     }
 
-    /// Like [`Self::ask`], with options. If `durable` is set, the group replies only after every
-    /// change that it acknowledged before is durable.
+    /// Like [`Self::ask`], with options. If `durable` is set, the group replies only after all
+    /// changes that it has already acknowledged are durable.
     pub(crate) async fn ask_with<R: Request>(
         &self,
         inode: InodeId,
@@ -84,9 +85,9 @@ impl Client {
         self.in_session(inode, attempt).await
     }
 
-    /// Sends a modifying request to the group that serves an inode. The group executes the request
-    /// exactly once, unless this function returns `Io` for an unknown outcome. If the caller drops
-    /// this future, the request continues as a task, and `orphan` gets its result.
+    /// Sends a request for a change to the group that serves an inode. The group executes the
+    /// request exactly once, unless this function returns `Io` for an unknown outcome. If the
+    /// caller drops this future, the request continues as a task, and `orphan` gets its result.
     pub(crate) async fn modify<R: Request + 'static>(
         &self,
         inode: InodeId,
@@ -97,7 +98,8 @@ impl Client {
         self.modify_once(inode, request, options, orphan).await.map(|executed| executed.reply)
     }
 
-    /// Like [`Self::modify`]. Also returns whether the session of the execution was lost.
+    /// Like [`Self::modify`]. Also returns whether the session in which the group executed the
+    /// request was lost.
     pub(crate) async fn modify_once<R: Request + 'static>(
         &self,
         inode: InodeId,
@@ -130,7 +132,8 @@ impl Client {
             // The group did not execute the attempt that it refused. If no earlier reply was lost,
             // it has not executed the request at all.
             let may_have_run = is_reply_lost.get() && !options.ends_with_session;
-            // The stored reply to a truncation does not show whether the chunk files are truncated.
+            // The reply to a truncation that the group has stored does not show whether the chunk
+            // files are truncated.
             if options.truncates && (may_have_run || error.code() == ErrorCode::Evicted) {
                 return Err(Error::new(ErrorCode::Evicted, error.context()));
             }
@@ -140,11 +143,12 @@ impl Client {
         }
     }
 
-    /// Asks a group whether it executed a request in a session that was lost. Returns the reply;
-    /// `None` means that the group has not executed the request and never will.
+    /// Asks a group whether it executed a request in a session that was lost. Returns the reply to
+    /// this request. `None` means that the group has not executed the request, and will not execute
+    /// it later.
     ///
     /// # Errors
-    /// `Io` if the group cannot find out.
+    /// `Io` if the group no longer has this information.
     async fn outcome_of<R: Request>(
         &self,
         sent: SentRequest,
@@ -191,8 +195,8 @@ impl Client {
     ) -> Result<R::Reply> {
         let attempt = async |session: &Rc<ThreadSession>| {
             let slot = session.take_slot().await;
-            // The check must follow the choice of the session. Then a handle that passes was opened
-            // under the client id of this session.
+            // This check must come after the choice of the session. A handle that passes the check
+            // was then opened with the client id of this session.
             file.check_live()?;
             let (worker, options) = (Rc::clone(&self.0), ModifyOptions::default());
             send_attempt(worker, slot, Rc::clone(request), options, None).await

@@ -1,13 +1,13 @@
-//! Opens that a metadata target has lost in a power loss of its host.
+//! Restores the opens that a metadata target has lost in a power loss of its host.
 //!
 //! A target acknowledges an open before its log record is on the device. If its host loses power in
-//! the next milliseconds, the open is reverted, and the target would delete the file together with
-//! its last name although a program reads it. So after each new start of a target, the client asks
-//! how often its session has each file open, and opens the missing files again. A file that was
-//! deleted meanwhile makes its handles stale, so reads through them fail.
+//! the next milliseconds, the target loses the open. It would then delete the file together with
+//! its last name although a program reads the file. So after each new start of a target, the client
+//! asks how many opens of each file its session has, and opens the missing files again. If a file
+//! was deleted meanwhile, its handles become stale, so reads through them fail.
 //!
-//! Does not own the reopening of a single file (`renewal`), nor that of all files of a lost
-//! session.
+//! Does not own the request that opens a single file again, or the renewal of a lost session with
+//! all its files (`renewal`).
 
 use crate::client::Client;
 use crate::files::open_file::OpenFile;
@@ -19,12 +19,13 @@ use skep_wire::metadata::{CompareOpens, OpenMode, OpenedFile};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Open files with the same inode and mode. The target does not distinguish them, and keeps only
-/// their number.
+/// Open files with the same inode and mode. The target does not distinguish these files, and stores
+/// only their number.
 type OpenFiles = HashMap<(InodeId, bool), Vec<Arc<OpenFile>>>;
 
 impl Client {
-    /// Opens the files again that a session should have open at a group but does not have.
+    /// Opens all files again that this mount has open, but whose opens the session at the group
+    /// does not have.
     ///
     /// # Errors
     /// Returns the error of the group, for example if it has ended the session.
@@ -39,7 +40,8 @@ impl Client {
             for files in opened.chunks(MAX_CLOSES) {
                 restored += self.restore_some(group, id, files.to_vec()).await?;
             }
-            // A close at the same time may hide a lost open, so the client compares once more.
+            // A close at the same time may hide a lost open, so the client compares its opens
+            // again.
             if restored == 0 {
                 return Ok(());
             }

@@ -8,8 +8,8 @@ use std::rc::Rc;
 /// One thread's range of slots in the session at a group.
 ///
 /// # Invariants
-/// Each slot is either in `free` or taken by exactly one [`Slot`]. No entry of `sequences` ever
-/// decreases.
+/// - Each slot is either in `free` or taken by exactly one [`Slot`].
+/// - No entry of `sequences` ever decreases.
 #[derive(Debug)]
 pub(crate) struct ThreadSession {
     pub(crate) id: SessionId,
@@ -20,13 +20,13 @@ pub(crate) struct ThreadSession {
     free: RefCell<Vec<u32>>,
     /// Sequence of the last request in each slot of this range; zero before the first request.
     sequences: RefCell<Vec<u64>>,
-    /// Notified when a slot becomes free.
+    /// Wakes a waiting task when a slot becomes free.
     freed: Notify,
 }
 
 impl ThreadSession {
-    /// Returns the slots of `worker` if the `slots` of a session are divided into `ranges` of equal
-    /// size.
+    /// Divides the `slots` of a session into `ranges` of equal size, and returns the range of
+    /// `worker`.
     ///
     /// # Errors
     /// Returns `Configuration` if there are fewer slots than ranges.
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn slot_in_use_is_not_given_out_and_counts_its_requests() {
+    fn slot_has_one_user_at_a_time_and_counts_its_requests() {
         skep_env::block_on(async {
             let session = range(1, 0, 1).unwrap();
             let slot = session.take_slot().await;

@@ -1,5 +1,5 @@
-//! The sessions of a mount, one at each metadata group, shared by its threads. No I/O: times and
-//! client ids are arguments.
+//! The sessions of a mount, one at each metadata group. All threads of the mount share them. No
+//! I/O: times and client ids are arguments.
 
 use crate::session::acknowledged::AcknowledgedChanges;
 use skep_types::{Error, ErrorCode, GroupId, NodeId, SessionId};
@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// Returns whether an error means that the group refuses the session in which the request was sent.
+/// Returns whether an error means that the group refuses the session of the request.
 pub(crate) fn is_lost(error: &Error) -> bool {
     matches!(error.code(), ErrorCode::StaleSession | ErrorCode::Evicted)
 }
@@ -17,12 +17,12 @@ pub(crate) fn client_of(session: SessionId) -> NodeId {
     NodeId::new((session.raw() >> 32) as u32)
 }
 
-/// Converts the lease in a group's reply; at least one millisecond.
+/// Converts the lease in a group's reply to a duration of at least one millisecond.
 pub(crate) fn lease_of(milliseconds: u32) -> Duration {
     Duration::from_millis(u64::from(milliseconds.max(1)))
 }
 
-/// Assumed lease of a session until its group has sent one.
+/// Assumed lease of a session until its group has sent the lease.
 const USUAL_LEASE: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Clone, Copy)]
@@ -31,11 +31,11 @@ struct GroupSession {
     /// Number of slots that the group granted; zero means that the session is not open yet.
     slots: u32,
     lease: Duration,
-    /// When the client sent the last request whose reply confirmed the session.
+    /// Time at which the client sent the last request whose reply confirmed the session.
     confirmed_at: Duration,
     is_renewing: bool,
     /// The last start of the group's target for which the client has compared its opens. Zero means
-    /// that the client has not compared them yet.
+    /// that the client has not compared its opens yet.
     start: u64,
 }
 
@@ -93,7 +93,7 @@ impl Sessions {
 #[derive(Debug, Default)]
 pub(crate) struct GroupSessions {
     /// The mutex protects only the table. Threads lock it at their first request to a group and
-    /// after a session was lost, not for each request.
+    /// after a session was lost, but not for each request.
     inner: Mutex<Sessions>,
     pub(crate) changes: AcknowledgedChanges,
 }
@@ -113,8 +113,8 @@ impl GroupSessions {
         });
     }
 
-    /// Returns the state of the session at a group. If there is no session, adds an unopened one
-    /// for the client `node`.
+    /// Returns the state of the session at a group. If there is no session, adds an unopened
+    /// session for the client `node`.
     pub(crate) fn find_or_add(&self, group: GroupId, node: NodeId) -> SessionState {
         self.with(|table| {
             let session = match table.groups.get(&group) {
@@ -136,7 +136,8 @@ impl GroupSessions {
         })
     }
 
-    /// Records that a group opened a session, in reply to a request sent at `sent_at`.
+    /// Records that a group opened a session. `sent_at` is the time at which the client sent the
+    /// request.
     pub(crate) fn opened(
         &self,
         group: GroupId,
@@ -152,15 +153,15 @@ impl GroupSessions {
         });
     }
 
-    /// Returns the lease that a session's group last granted.
+    /// Returns the lease that the group has last granted to a session.
     pub(crate) fn lease(&self, group: GroupId, id: SessionId) -> Duration {
         let mut lease = USUAL_LEASE;
         self.update(group, id, |session| lease = session.lease);
         lease
     }
 
-    /// Records that a group confirmed a session, in reply to a request sent at `sent_at`. `lease`
-    /// is the lease of the session from now on.
+    /// Records that a group confirmed a session. `sent_at` is the time at which the client sent the
+    /// request, and `lease` is the new lease of the session.
     pub(crate) fn confirmed(
         &self,
         group: GroupId,
@@ -175,7 +176,7 @@ impl GroupSessions {
     }
 
     /// Returns whether the target of a group may have lost opens of a session, because it has
-    /// started again. Zero stands for an unknown start.
+    /// started again. Zero means that the start is unknown.
     pub(crate) fn may_have_lost_opens(&self, group: GroupId, id: SessionId, start: u64) -> bool {
         let mut is_new = false;
         self.update(group, id, |session| is_new = start != 0 && session.start != start);
@@ -197,8 +198,8 @@ impl GroupSessions {
         })
     }
 
-    /// Replaces the session `lost` with a new one, which is being renewed from now on. Returns the
-    /// id of the new session, or `None` if another thread has already replaced `lost`.
+    /// Replaces the session `lost` by a new session whose renewal begins now. Returns the id of the
+    /// new session, or `None` if another thread has already replaced `lost`.
     pub(crate) fn replace(
         &self,
         group: GroupId,
@@ -274,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_thread_adds_an_unopened_session() {
+    fn first_request_to_a_group_adds_an_unopened_session() {
         let table = GroupSessions::default();
         let id = unopened(&table);
         assert_eq!(client_of(id), NODE);
@@ -283,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn an_opened_session_has_its_slots_and_its_lease() {
+    fn opened_session_has_the_granted_slots_and_lease() {
         let table = GroupSessions::default();
         let id = opened(&table, LEASE);
         assert_eq!(table.find_or_add(GROUP, NODE), SessionState::Open { id, slots: 8 });
@@ -292,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_is_doubtful_when_its_lease_may_have_run_out() {
+    fn session_is_doubtful_only_if_its_lease_may_have_run_out() {
         let table = GroupSessions::default();
         let id = opened(&table, LEASE);
         let second = Duration::from_secs(1);

@@ -2,7 +2,7 @@
 //! `docs/design/0008-shared-files.md` describes the effect of a notification.
 //!
 //! One task for each session waits for notifications. These tasks run on the thread of the mount's
-//! background work, so no worker thread has a request that stays open without limit.
+//! background work, so that worker threads do not have requests whose reply may take any time.
 
 use crate::client::Client;
 use crate::inode_state::InodeState;
@@ -22,7 +22,7 @@ use std::sync::Arc;
 /// Capacity of the mailbox of new sessions: more sessions than a mount has.
 const MAX_FOLLOWED: usize = 1 << 16;
 
-/// Waits for notifications in every session of the mount. Runs until the task is cancelled.
+/// Waits for notifications in every session of the mount, until its task is cancelled.
 pub(crate) async fn follow_sessions(client: Client) {
     let (sender, mailbox) = match Mailbox::new(MAX_FOLLOWED) {
         Ok(both) => both,
@@ -91,7 +91,7 @@ impl Client {
         if let Some(state) = mount.inodes.get(notification.inode)
             && let Err(error) = self.begin_to_share(&state).await
         {
-            // Best effort: after an error, metadata requests the size from storage as soon as this
+            // An error is only logged: metadata requests the size from storage as soon as this
             // client has closed the file or has left the cluster.
             tracing::debug!("file {}: cannot begin to share it: {error}", notification.inode);
         }
@@ -103,19 +103,21 @@ impl Client {
     }
 
     async fn begin_to_share(&self, state: &Arc<InodeState>) -> Result<()> {
-        // The close will arrive at metadata soon; then the file is no longer shared.
+        // If the file is being closed, the close will arrive at metadata soon. The file is then no
+        // longer shared.
         let life = state.life();
         let patience = skep_env::now() + KERNEL_CLOSE_WAIT;
         while state.is_being_closed() && skep_env::now() < patience {
             skep_env::sleep(CONTENTION_PAUSE).await;
         }
-        // If the file was opened again, the reply to that open contains whether the file is shared.
+        // If the file was opened again, the reply to that open shows whether the file is shared.
         if state.life().is_none() || state.life() != life {
             return Ok(());
         }
         self.mount().share(state);
-        // Operations that began before the file was shared rely on an end that no other client
-        // moves. The acknowledgement of the notification must wait for them.
+        // Operations that began before the file was shared assume that no other client moves the
+        // end of the file. This mount must not acknowledge the notification before these operations
+        // have ended.
         while state.is_used_alone() {
             skep_env::sleep(CONTENTION_PAUSE).await;
         }

@@ -3,9 +3,9 @@
 //!
 //! # Hazard: a notification that overtakes the reply to an open
 //! The notification that a file is shared may arrive before the reply to this mount's own open of
-//! the file, and that reply may describe the file as not shared. So the mount records the files of
-//! recent notifications. Each open checks whether a notification has arrived since its request was
-//! sent.
+//! the file, and the file may be "not shared" in this reply. So the mount records the files of
+//! recent notifications. Each open checks whether a notification for its file has arrived since the
+//! mount sent the open.
 
 use crate::limits::MAX_NOTED_NOTIFICATIONS;
 use skep_env::MailboxSender;
@@ -24,18 +24,18 @@ struct NotificationLog {
     noted: VecDeque<(u64, InodeId)>,
     /// The mailbox of the background task that follows sessions; `None` until the task has started.
     follower: Option<MailboxSender<(GroupId, SessionId)>>,
-    /// Sessions that were opened before that task started.
+    /// Sessions that the mount opened before the background task started.
     waiting: Vec<(GroupId, SessionId)>,
 }
 
 /// The sharing notifications of a mount.
 #[derive(Debug, Default)]
 pub(crate) struct Notifications {
-    /// The mutex protects only this log. No task awaits anything while it holds the lock.
+    /// The mutex protects only this log. No task awaits while it holds this mutex.
     inner: Mutex<NotificationLog>,
     /// Number of notifications that have arrived.
     count: AtomicU64,
-    /// How often a file has become shared.
+    /// Number of times that a file has become shared.
     shared: AtomicU64,
 }
 
@@ -60,8 +60,8 @@ impl Notifications {
     }
 
     /// Returns whether a notification for a file has arrived after `position`. If the log has
-    /// dropped notifications that arrived since then, returns `true`, because one of them may have
-    /// been for this file.
+    /// dropped notifications that arrived after `position`, returns `true`, because a dropped
+    /// notification may have been for this file.
     pub(crate) fn has_come_since(&self, position: Position, inode: InodeId) -> bool {
         if self.position() == position {
             return false;
@@ -76,7 +76,7 @@ impl Notifications {
         self.shared.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Returns whether any file was ever shared. On almost all mounts none was.
+    /// Returns whether any file was ever shared. On almost all mounts, the answer is no.
     pub(crate) fn has_shared(&self) -> bool {
         self.shared.load(Ordering::Relaxed) > 0
     }
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn open_applies_notifications_that_arrived_during_it() {
+    fn open_detects_notifications_that_arrived_before_its_reply() {
         let notifications = Notifications::default();
         let (a, b) = (InodeId::new(1), InodeId::new(2));
         notifications.note(a);

@@ -1,4 +1,4 @@
-//! File data: striping, holes, checksums, full and restarted storage.
+//! Tests file data: striping, holes, checksums, full and restarted storage.
 
 use crate::{bytes, create, mount, read, until, with_client, write};
 use skep_client::{Closes, InodeAttributes, Names, OpenMode, Opens, Reads, Syncs, Writes};
@@ -43,7 +43,7 @@ fn hole_of_a_file_reads_as_zeros() {
     });
 }
 
-/// Semantics 4.6 and 4.9: a power loss of metadata has undone the open, and another client has
+/// Semantics 4.6 and 4.9: metadata has lost the open in a power loss, and another client has
 /// removed the file.
 #[test]
 fn read_after_a_lost_open_of_a_removed_file_is_an_error() {
@@ -59,7 +59,7 @@ fn read_after_a_lost_open_of_a_removed_file_is_an_error() {
 }
 
 #[test]
-fn unaligned_overwrites_of_random_ranges_read_back() {
+fn reads_return_the_newest_bytes_after_random_overwrites() {
     with_client(|_, client| async move {
         let (_, handle) = create(&client, "a").await;
         let mut model = vec![0; 600_000];
@@ -85,7 +85,7 @@ fn unaligned_overwrites_of_random_ranges_read_back() {
 }
 
 #[test]
-fn damaged_transfer_is_retried_and_lasting_damage_is_an_error() {
+fn damaged_data_is_sent_again_once_before_the_error() {
     with_client(|fake, client| async move {
         let (inode, handle) = create(&client, "a").await;
         fake.each_storage(|storage| storage.refused_writes = 1);
@@ -166,7 +166,7 @@ fn syncfs_syncs_closed_files() {
 }
 
 #[test]
-fn operations_wait_for_a_stopped_server_and_continue() {
+fn operations_wait_until_a_stopped_server_runs_again() {
     with_client(|fake, client| async move {
         let (_, handle) = create(&client, "a").await;
         write(&client, handle, 0, &bytes(200_000)).await;
@@ -177,8 +177,7 @@ fn operations_wait_for_a_stopped_server_and_continue() {
         let task = skep_env::spawn(async move { write(&writer, handle, 0, &data).await });
         let reader = client.clone();
         let reading = skep_env::spawn(async move { read(&reader, handle, 0, 10).await });
-        // With this number of arrivals, each request was sent at least twice: a first attempt and a
-        // repetition.
+        // After this number of arrivals, the client has sent each request at least twice.
         let before = (fake.count::<WriteChunk>(), fake.count::<ReadChunk>());
         until(|| fake.count::<WriteChunk>() > before.0 + 8).await;
         until(|| fake.count::<ReadChunk>() > before.1 + 2).await;
@@ -191,7 +190,7 @@ fn operations_wait_for_a_stopped_server_and_continue() {
 }
 
 #[test]
-fn reads_and_writes_survive_lost_replies() {
+fn reads_and_writes_are_repeated_after_lost_replies() {
     with_client(|fake, client| async move {
         let (_, handle) = create(&client, "a").await;
         for message in [WriteChunk::ID, ReadChunk::ID] {
@@ -217,7 +216,7 @@ fn appends_of_two_mounts_go_to_the_end() {
     });
 }
 
-/// Semantics 2.9: the kernel has the parts of one large append in flight together.
+/// Semantics 2.9: the kernel sends the parts of one large append at the same time.
 #[test]
 fn parts_of_a_large_append_stay_in_order() {
     with_client(|_, client| async move {
@@ -267,7 +266,7 @@ fn truncation_waits_for_a_dropped_write() {
         let task = skep_env::spawn(async move {
             truncating.set_attributes(crate::set_size(inode, 3)).await.unwrap()
         });
-        // Meanwhile other operations of this thread run to completion.
+        // Meanwhile, other operations of this thread can complete.
         for _ in 0..20 {
             client.lookup(InodeId::ROOT, b"a").await.unwrap();
         }

@@ -1,5 +1,5 @@
-//! Chunk files that storage has lost: an error if they were synced, and zeros only if they are a
-//! hole or if nothing was synced.
+//! Tests chunk files that storage has lost. If such a chunk file was synced, operations return an
+//! error. Otherwise programs read zeros, as they do for a hole.
 
 use crate::fakes::FakeCluster;
 use crate::{bytes, create, mount, read, set_size, with_client, write};
@@ -39,8 +39,8 @@ fn read_of_a_lost_chunk_file_is_an_error_if_it_was_synced() {
     });
 }
 
-/// Semantics 4.7: a write would create the chunk file again, and the other lost bytes would become
-/// zeros.
+/// Semantics 4.7: without the error, a write would create the chunk file again, and the other lost
+/// bytes would become zeros.
 #[test]
 fn write_to_a_lost_chunk_file_is_an_error_if_it_was_synced() {
     with_client(|fake, client| async move {
@@ -68,7 +68,7 @@ fn write_to_a_lost_chunk_file_is_an_error_if_it_was_synced() {
 
 /// After a power loss of a storage host, chunk files that were never synced may be missing.
 #[test]
-fn lost_chunk_file_that_was_never_synced_is_zeros() {
+fn lost_chunk_file_that_was_never_synced_reads_as_zeros() {
     with_client(|fake, client| async move {
         let (inode, handle) = create(&client, "a").await;
         write(&client, handle, 0, &bytes(250_000)).await;
@@ -79,7 +79,7 @@ fn lost_chunk_file_that_was_never_synced_is_zeros() {
 }
 
 #[test]
-fn hole_without_a_chunk_file_is_zeros_after_fsync() {
+fn hole_without_a_chunk_file_reads_as_zeros_after_fsync() {
     with_client(|_, client| async move {
         let (_, handle) = create(&client, "a").await;
         write(&client, handle, 200_000, b"end").await;
@@ -88,7 +88,8 @@ fn hole_without_a_chunk_file_is_zeros_after_fsync() {
     });
 }
 
-/// The report of an `fsync` names the chunk files, so they cost no further request.
+/// The report of an `fsync` contains the synced chunk files, so the client sends no other request
+/// for them.
 #[test]
 fn fsync_reports_synced_chunk_files_without_another_request() {
     with_client(|fake, client| async move {
@@ -99,7 +100,7 @@ fn fsync_reports_synced_chunk_files_without_another_request() {
         client.fsync(handle).await.unwrap();
         assert!(synced().contains(0) && !synced().contains(1));
         assert_eq!(requests(), 1);
-        // The size was reported before the sync.
+        // The client reports the size before the sync.
         write(&client, handle, 70_000, b"x").await;
         client.flush(handle).await.unwrap();
         client.fsync(handle).await.unwrap();

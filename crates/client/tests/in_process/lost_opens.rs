@@ -1,4 +1,4 @@
-//! Opens that a metadata target has lost in a power loss of its host.
+//! Tests opens that a metadata target has lost in a power loss of its host.
 
 use crate::{create, mount, read, until, with_client, write};
 use skep_client::{Closes, Names, OpenMode, Opens, Reads};
@@ -27,7 +27,7 @@ fn lost_open_is_restored_before_another_mount_removes_the_file() {
 }
 
 /// Semantics 4.6: the file was deleted before the client could open it again. Storage may still
-/// have its bytes for a while.
+/// have the bytes of the file for some time.
 #[test]
 fn file_that_was_removed_after_a_lost_open_is_stale() {
     with_client(|fake, client| async move {
@@ -50,7 +50,7 @@ fn file_that_was_removed_after_a_lost_open_is_stale() {
     });
 }
 
-/// Opens are compared once for each start of the target.
+/// The client compares its opens with the target once for each start of the target.
 #[test]
 fn renewals_compare_opens_only_after_a_new_start() {
     with_client(|fake, client| async move {

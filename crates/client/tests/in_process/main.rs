@@ -1,5 +1,5 @@
-//! Runs the client against a tiny cluster in this process, behind real sockets, with injected
-//! faults. The tests of `skep-testkit` run the client against real services.
+//! Runs the client with a small fake cluster in this process, over real sockets, with injected
+//! faults. The tests of `skep-testkit` run the client with real services.
 
 #![allow(clippy::unwrap_used, reason = "a test that panics fails")]
 
@@ -46,7 +46,7 @@ fn with_fake<F: Future<Output = ()> + 'static>(test: impl FnOnce(FakeCluster) ->
     assert_eq!(done.unwrap(), Some(()), "the test did not end within {DEADLINE:?}");
 }
 
-/// Starts another mount of the cluster, with its background work.
+/// Starts a mount of the cluster, with its background work.
 async fn mount(fake: &FakeCluster) -> Client {
     let mount = Mount::new(options(fake)).await.unwrap();
     skep_env::spawn(Arc::clone(&mount).run_background()).detach();
@@ -120,7 +120,7 @@ fn set_size(inode: InodeId, size: u64) -> SetAttributes {
     }
 }
 
-/// Returns bytes that differ from offset to offset.
+/// Returns a test pattern of bytes that depend on their offset.
 fn bytes(len: usize) -> Vec<u8> {
     (0..len).map(|at| (at / 7 + at % 251) as u8).collect()
 }

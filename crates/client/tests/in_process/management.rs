@@ -1,4 +1,4 @@
-//! The messages between a mount and management: registration, heartbeats and map updates.
+//! Tests the messages between a mount and management: registration, heartbeats and map updates.
 
 use crate::{create, options, until, with_client};
 use skep_client::{Mount, MountOptions, has_given_up};
@@ -14,7 +14,7 @@ fn idle_mount_receives_a_new_map() {
 }
 
 #[test]
-fn client_removed_by_management_registers_again() {
+fn client_registers_again_after_management_has_removed_it() {
     with_client(|fake, client| async move {
         let _ = create(&client, "a").await;
         let before = client.mount().node();

@@ -1,4 +1,4 @@
-//! Names, attributes and the capacity that `statfs` returns.
+//! Tests names, attributes and the capacity that `statfs` returns.
 
 use crate::fakes::METADATA_GROUPS;
 use crate::{NEW, create, create_request, mount, until, with_client, with_fake};
@@ -10,7 +10,7 @@ use skep_wire::metadata::{GetAttributes, Lookup, OpenSession};
 use std::time::Duration;
 
 #[test]
-fn lookup_costs_one_message() {
+fn lookup_sends_only_one_request() {
     with_client(|fake, client| async move {
         let (inode, _) = create(&client, "a").await;
         let before = fake.count::<Lookup>();
@@ -40,7 +40,7 @@ fn attributes_of_another_shard_come_from_its_group() {
 }
 
 #[test]
-fn stat_of_a_removed_directory_returns_attributes_seen_last() {
+fn stat_of_a_removed_directory_returns_its_last_attributes() {
     with_client(|fake, client| async move {
         let made = client.make_directory(InodeId::ROOT, b"d", NEW).await.unwrap();
         let (file, _) = create(&client, "a").await;
@@ -62,7 +62,7 @@ fn stat_of_the_root_works_while_metadata_is_down() {
 }
 
 #[test]
-fn root_opens_without_cached_listing_while_metadata_is_down() {
+fn root_can_be_opened_for_listing_while_metadata_is_down() {
     with_client(|fake, client| async move {
         client.stat(InodeId::ROOT).await.unwrap();
         assert!(!client.open_directory(InodeId::ROOT).await.unwrap(), "no listing is cached yet");
@@ -85,10 +85,10 @@ fn create_opens_an_existing_file_unless_exclusive() {
 }
 
 #[test]
-fn create_opens_a_file_with_its_inode_in_another_shard() {
+fn create_opens_an_existing_file_whose_inode_is_elsewhere() {
     with_client(|fake, client| async move {
-        // As after a rename: the inode of the file is in the second shard, and its name in the
-        // first one.
+        // As after a rename, the inode of the file is in the second shard, and its name is in the
+        // first shard.
         let group = METADATA_GROUPS[1];
         let mut request = create_request("there", true);
         request.directory = fake.with_metadata(group, |it| *it.inodes.keys().next().unwrap());
@@ -148,8 +148,8 @@ fn statfs_is_the_sum_over_storage_groups() {
             name_max: 255,
         };
         assert_eq!(client.statfs().await.unwrap(), expected);
-        // The capacity in a heartbeat reply is newer than that of the map. The mount keeps it if a
-        // later reply contains none.
+        // The capacity in the reply to a heartbeat is newer than the capacity in the map. The mount
+        // keeps it if a later reply contains no capacity.
         let reported = Capacity { total_bytes: 9, free_bytes: 5, ..Capacity::default() };
         for capacity in [Some(reported), None] {
             fake.state.borrow_mut().capacity = capacity;

@@ -1,5 +1,5 @@
-//! Sessions: exactly-once execution, lost replies, lost sessions, interrupted callers, parallel
-//! operations.
+//! Tests sessions: exactly-once execution, lost replies, lost sessions, interrupted callers and
+//! parallel operations.
 
 use crate::fakes::LEASE_MS;
 use crate::{
@@ -18,7 +18,7 @@ use std::time::Duration;
 
 /// Semantics 4.3.
 #[test]
-fn repetition_gets_the_lost_reply_without_a_second_run() {
+fn repeated_request_gets_the_lost_reply_and_runs_only_once() {
     with_client(|fake, client| async move {
         for (number, message) in [Create::ID, MakeDirectory::ID, Unlink::ID].iter().enumerate() {
             fake.state.borrow_mut().lose_reply_of = Some(*message);
@@ -33,7 +33,7 @@ fn repetition_gets_the_lost_reply_without_a_second_run() {
 }
 
 #[test]
-fn many_parallel_operations_share_the_slots() {
+fn more_parallel_operations_than_slots_all_complete() {
     with_client(|fake, client| async move {
         let tasks: Vec<_> = (0..500)
             .map(|number| {
@@ -54,7 +54,7 @@ fn many_parallel_operations_share_the_slots() {
 
 /// Semantics 4.6.
 #[test]
-fn new_session_reopens_files_and_removed_ones_are_stale() {
+fn new_session_reopens_files_but_removed_files_are_stale() {
     with_client(|fake, client| async move {
         let (_, reopened) = create(&client, "kept").await;
         write(&client, reopened, 0, b"data").await;
@@ -82,8 +82,8 @@ fn new_session_reopens_files_and_removed_ones_are_stale() {
     });
 }
 
-/// Metadata closes the file with the lost session, so another client may set the stripe pattern of
-/// the empty file.
+/// Metadata closes the file when the session is lost, so another client may set the stripe pattern
+/// of the empty file.
 #[test]
 fn pattern_change_during_a_lost_session_makes_file_stale() {
     with_client(|fake, client| async move {
@@ -185,7 +185,8 @@ fn unexecuted_request_is_repeated_in_the_new_session() {
     });
 }
 
-/// Lets metadata execute the next request of a kind, and loses the reply and the session.
+/// Makes metadata execute the next request with the message id `message`, and lose the reply and
+/// the session.
 async fn lose_reply_and_session(fake: &FakeCluster, message: u16) {
     let before = fake.with_metadata(1, |it| it.executed.len());
     fake.state.borrow_mut().lose_reply_of = Some(message);
@@ -196,14 +197,14 @@ async fn lose_reply_and_session(fake: &FakeCluster, message: u16) {
 /// Semantics 4.3. Before the fix, the client repeated the unlink in its next session and removed
 /// the file that another client had created meanwhile.
 #[test]
-fn unlink_with_a_lost_session_spares_the_next_file_of_that_name() {
+fn unlink_with_a_lost_session_keeps_a_new_file_with_the_name() {
     with_client(|fake, client| async move {
         let root = InodeId::ROOT;
         let (old, _) = create(&client, "lock").await;
         let unlinking = client.clone();
         let task = skep_env::spawn(async move { unlinking.unlink(root, b"lock").await });
         lose_reply_and_session(&fake, Unlink::ID).await;
-        // Another client takes the lock.
+        // Another client creates the lock file again.
         let new = fake.with_metadata(1, |it| it.make_file(b"lock"));
         task.await.unwrap();
         let found = client.lookup(root, b"lock").await.unwrap().inode;
@@ -214,7 +215,7 @@ fn unlink_with_a_lost_session_spares_the_next_file_of_that_name() {
 
 /// Semantics 4.3.
 #[test]
-fn create_with_a_lost_session_returns_its_own_file_open() {
+fn create_with_a_lost_session_opens_its_own_file() {
     with_client(|fake, client| async move {
         for (name, exclusive) in [("one", true), ("two", false)] {
             let _ = create(&client, &format!("{name} before")).await;
@@ -230,12 +231,12 @@ fn create_with_a_lost_session_returns_its_own_file_open() {
             let found = client.lookup(InodeId::ROOT, name.as_bytes()).await.unwrap();
             assert_eq!(found.inode, created.attributes.inode);
         }
-        // The fake opened the files of the lost sessions again, and both new files.
+        // The client has opened the files of the lost sessions again, and both new files.
         until(|| fake.with_metadata(1, |it| it.open_count()) == 4).await;
     });
 }
 
-/// Semantics 4.3: the record of the lost session is gone too.
+/// Semantics 4.3: metadata has also deleted the record of the lost session.
 #[test]
 fn operation_with_an_unknown_outcome_is_an_error() {
     with_client(|fake, client| async move {
@@ -253,9 +254,9 @@ fn operation_with_an_unknown_outcome_is_an_error() {
     });
 }
 
-/// Semantics 4.3: a service that was killed and has restarted still has its sessions.
+/// Semantics 4.3: a service still has its sessions after it was killed and has started again.
 #[test]
-fn repetition_in_the_same_session_gets_the_true_reply() {
+fn repeated_request_in_the_same_session_gets_the_first_reply() {
     with_client(|fake, client| async move {
         let root = InodeId::ROOT;
         create(&client, "a").await;
@@ -282,7 +283,7 @@ fn exchange_with_a_lost_session_is_executed_once() {
         lose_reply_and_session(&fake, Exchange::ID).await;
         task.await.unwrap();
         assert_eq!(client.lookup(root, b"a").await.unwrap().inode, a, "done once");
-        // Metadata refuses this request before executing it, so the client repeats it.
+        // Metadata refuses this request before it executes the request, so the client repeats it.
         fake.forget_sessions(1);
         client.exchange(root, b"a", root, b"b").await.unwrap();
     });
@@ -305,7 +306,7 @@ fn dropped_create_leaves_no_open_file() {
 }
 
 #[test]
-fn missing_bytes_under_a_doubtful_lease_are_not_read_as_zeros() {
+fn missing_bytes_are_not_zeros_if_the_lease_may_have_run_out() {
     with_client(|fake, _| async move {
         // This mount has no background work, so no task renews the session.
         let unrenewed = Client::new(Mount::new(options(&fake)).await.unwrap(), 0).unwrap();
@@ -325,7 +326,7 @@ fn missing_bytes_under_a_doubtful_lease_are_not_read_as_zeros() {
 }
 
 #[test]
-fn workers_share_handles_and_have_own_slot_ranges() {
+fn workers_share_handles_but_have_their_own_slots() {
     with_client(|fake, first| async move {
         let second = Client::new(Arc::clone(first.mount()), 1).unwrap();
         assert!(Client::new(Arc::clone(first.mount()), 1).is_err());
@@ -352,7 +353,7 @@ fn workers_share_handles_and_have_own_slot_ranges() {
 
 #[test]
 fn two_threads_of_one_mount_work_in_parallel() {
-    // The fake cluster runs on its own thread, and so does each of the two workers.
+    // The fake cluster and each of the two workers run on their own threads.
     let (tokens, token) = std::sync::mpsc::channel();
     let (stop, stopped) = skep_env::Mailbox::new(1).unwrap();
     let servers = std::thread::spawn(move || {
@@ -401,7 +402,7 @@ fn two_threads_of_one_mount_work_in_parallel() {
 }
 
 #[test]
-fn shutdown_reports_writes_closes_sessions_and_deregisters() {
+fn shutdown_reports_writes_and_ends_sessions_and_registration() {
     with_client(|fake, other| async move {
         let ending = Mount::new(options(&fake)).await.unwrap();
         let background = skep_env::spawn(Arc::clone(&ending).run_background());

@@ -1,4 +1,4 @@
-//! Files that several clients have open while one of them truncates the file or fails to write.
+//! Tests files that several clients have open while one client truncates the file or a write fails.
 
 use crate::fakes::FakeCluster;
 use crate::{create, mount, read, set_size, until, with_client, write};
@@ -9,7 +9,7 @@ use skep_wire::Request;
 use skep_wire::metadata::{AwaitTruncation, Open, ReportWritten, TrimFile};
 use skep_wire::storage::WriteChunk;
 
-/// Creates a file, and opens it on a second mount too, which then treats it as shared.
+/// Creates a file, and opens it on a second mount, which then treats the file as shared.
 async fn shared(fake: &FakeCluster, client: &Client) -> (InodeId, HandleId, Client, HandleId) {
     fake.with_metadata(1, |metadata| metadata.behaviour.shares_files = true);
     let (inode, handle) = create(client, "shared").await;
@@ -19,20 +19,20 @@ async fn shared(fake: &FakeCluster, client: &Client) -> (InodeId, HandleId, Clie
     (inode, handle, other, opened.handle)
 }
 
-/// Truncates all chunk files of the fake cluster, whose metadata does not do that itself.
+/// Truncates all chunk files of the fake cluster, since its metadata target does not truncate them.
 fn truncate_chunk_files(fake: &FakeCluster, size: usize) {
     fake.each_storage(|storage| storage.files.values_mut().for_each(|file| file.truncate(size)));
 }
 
 /// Semantics 2.3 and 2.7.
 #[test]
-fn write_after_truncation_elsewhere_moves_the_end() {
+fn write_after_a_truncation_by_another_mount_moves_the_end() {
     with_client(|fake, client| async move {
         let (inode, _, other, there) = shared(&fake, &client).await;
         write(&other, there, 0, &[1; 1000]).await;
         client.set_attributes(set_size(inode, 0)).await.unwrap();
         truncate_chunk_files(&fake, 0);
-        // The writing mount still has the size from before the truncation.
+        // The second mount still has the size from before the truncation.
         write(&other, there, 100, &[2; 10]).await;
         let size = fake.with_metadata(1, |it| it.inodes[&inode].attributes.size);
         assert_eq!(size, 110, "other mounts read up to this size");
@@ -44,10 +44,10 @@ fn write_after_truncation_elsewhere_moves_the_end() {
     });
 }
 
-/// Semantics 2.7: the truncation happens while the write is in progress, so storage may have
-/// removed a part of its bytes.
+/// Semantics 2.7: another mount truncates the file while the write is in progress, so storage may
+/// have removed some bytes of the write.
 #[test]
-fn write_during_truncation_elsewhere_is_repeated() {
+fn write_during_a_truncation_by_another_mount_is_repeated() {
     with_client(|fake, client| async move {
         let (inode, _, other, there) = shared(&fake, &client).await;
         write(&other, there, 0, &[1; 200_000]).await;
@@ -66,15 +66,15 @@ fn write_during_truncation_elsewhere_is_repeated() {
     });
 }
 
-/// Semantics 3.6 and principle 1: a failed write removes its own bytes, but no byte that storage
-/// has acknowledged to another client.
+/// Semantics 3.6 and principle 1: the client removes the bytes of a failed write, but no byte that
+/// storage has acknowledged to another client.
 #[test]
-fn failed_write_keeps_bytes_that_storage_acknowledged_to_others() {
+fn failed_write_keeps_acknowledged_bytes_of_other_clients() {
     with_client(|fake, client| async move {
         let (inode, _, other, there) = shared(&fake, &client).await;
         let third = mount(&fake).await;
         let opened = third.open(inode, OpenMode::Write, false).await.unwrap();
-        // Storage has acknowledged these bytes, and metadata has not recorded the new end yet.
+        // Storage has acknowledged these bytes, but metadata has not recorded the new end yet.
         fake.state.borrow_mut().hold = Some(ReportWritten::ID);
         let writer = other.clone();
         let task = skep_env::spawn(async move { write(&writer, there, 0, &[7; 4096]).await });

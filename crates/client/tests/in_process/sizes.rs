@@ -1,4 +1,4 @@
-//! Sizes and times of files that are being written, and what the kernel may cache.
+//! Tests sizes and times of files during writes, and whether the kernel may keep its cache.
 
 use crate::{create, mount, read, set_size, with_client, write};
 use skep_client::{
@@ -9,7 +9,7 @@ use skep_wire::Request;
 use skep_wire::metadata::{Close, GetAttributes, KeepAlive, ReportWritten};
 
 #[test]
-fn writer_sees_its_size_at_once_and_others_after_flush() {
+fn new_size_is_visible_to_other_mounts_after_a_flush() {
     with_client(|fake, client| async move {
         let other = mount(&fake).await;
         let (inode, handle) = create(&client, "a").await;
@@ -74,7 +74,7 @@ fn truncation_by_the_writer_takes_effect_at_once() {
 }
 
 #[test]
-fn truncation_elsewhere_keeps_only_later_writes() {
+fn truncation_by_another_mount_keeps_only_later_writes() {
     with_client(|fake, client| async move {
         let (inode, handle) = create(&client, "log").await;
         write(&client, handle, 0, &[1; 1000]).await;
@@ -85,7 +85,7 @@ fn truncation_elsewhere_keeps_only_later_writes() {
         client.flush(handle).await.unwrap();
         assert_eq!(other.attributes(inode).await.unwrap().size, 1010);
         client.close(handle).await.unwrap();
-        // The other case: no write follows the truncation.
+        // The other case is that no write follows the truncation.
         let (inode, handle) = create(&client, "gone").await;
         write(&client, handle, 0, &[1; 1000]).await;
         other.set_attributes(set_size(inode, 7)).await.unwrap();
@@ -124,14 +124,15 @@ fn page_cache_is_kept_until_another_mount_changes_the_file() {
     });
 }
 
-/// Returns size and version in the attributes for a read of the kernel from its pages.
+/// Returns the size and the version in the attributes that the kernel gets before it reads from its
+/// pages.
 async fn for_reading(client: &Client, handle: HandleId) -> Option<(u64, u64)> {
     let attributes = client.attributes_for_reading(handle).await;
     attributes.map(|it| (it.size, it.change_counter))
 }
 
-/// Semantics 2.1: the kernel's pages contain the writes of this mount, so the kernel keeps them,
-/// and no request goes to metadata.
+/// Semantics 2.1: the kernel's pages contain the writes of this mount, so the kernel keeps these
+/// pages, and the mount sends no request to metadata.
 #[test]
 fn kernel_keeps_its_pages_after_writes_of_this_mount() {
     with_client(|fake, client| async move {
@@ -182,14 +183,14 @@ fn kernel_compares_times_when_its_pages_may_be_old() {
 
 /// Semantics 2.3 and 3.8: other clients may change the file as soon as the lease has run out.
 #[test]
-fn kernel_keeps_its_pages_only_while_the_lease_holds() {
+fn kernel_keeps_its_pages_only_while_the_lease_is_valid() {
     with_client(|fake, client| async move {
         let (inode, handle) = create(&client, "a").await;
         client.note_shown(&client.attributes(inode).await.unwrap());
         assert_eq!(for_reading(&client, handle).await, None, "nothing has changed the time");
         write(&client, handle, 0, b"x").await;
         fake.state.borrow_mut().hold = Some(KeepAlive::ID);
-        // The mount answers at once until the lease may have run out.
+        // The mount replies to the kernel at once until the lease may have run out.
         let reading = loop {
             let reader = client.clone();
             let reading = skep_env::spawn(async move { for_reading(&reader, handle).await });

@@ -1,4 +1,4 @@
-//! `fsync` and writes with `O_SYNC`: what is durable afterwards, and which requests that takes.
+//! Tests the effects of `fsync` and of writes with `O_SYNC`, and the number of their requests.
 
 use crate::{FakeCluster, bytes, create, fakes, set_size, until, with_client, write};
 use skep_client::{Client, Closes, HandleId, InodeAttributes, Names, OpenMode, Opens, Syncs};
@@ -8,13 +8,13 @@ use skep_wire::Request;
 use skep_wire::metadata::{GetAttributes, ReportWritten, SetAttributes, TruncatedChunk};
 use skep_wire::storage::{SyncChunk, WriteChunk};
 
-/// Numbers of requests so far: to metadata about a file, to sync chunk files.
+/// Returns the number of requests so far to metadata about a file, and to sync chunk files.
 fn requests(fake: &FakeCluster) -> (usize, usize) {
     let at_metadata = fake.count::<ReportWritten>() + fake.count::<GetAttributes>();
     (at_metadata, fake.count::<SyncChunk>())
 }
 
-/// Begins an `fsync` as a task.
+/// Begins an `fsync` in a new task.
 fn begin_fsync(client: &Client, handle: HandleId) -> Task<()> {
     let client = client.clone();
     skep_env::spawn(async move { client.fsync(handle).await.unwrap() })
@@ -36,7 +36,7 @@ fn last_change(fake: &FakeCluster) -> Option<(u16, bool)> {
     fake.with_metadata(1, |it| it.executed.last().copied())
 }
 
-/// Semantics 3.3: the report of a new file is durable, and a second `fsync` has nothing to do.
+/// Semantics 3.3: the report of a new file is durable, and a second `fsync` sends no requests.
 #[test]
 fn fsync_of_a_new_file_syncs_its_chunks_then_reports_durably() {
     with_client(|fake, client| async move {
@@ -52,7 +52,7 @@ fn fsync_of_a_new_file_syncs_its_chunks_then_reports_durably() {
 
 /// Semantics 3.3: the report of a new end does not wait for storage.
 #[test]
-fn fsync_of_an_append_syncs_storage_and_metadata_at_once() {
+fn fsync_of_an_append_syncs_storage_and_metadata_in_parallel() {
     with_client(|fake, client| async move {
         let (inode, handle) = synced_file(&client, "a").await;
         write(&client, handle, 5000, &bytes(10)).await;
@@ -67,14 +67,14 @@ fn fsync_of_an_append_syncs_storage_and_metadata_at_once() {
     });
 }
 
-/// Semantics 2.4 and 3.3: the size and the name are durable already, and metadata gets the time of
-/// the write a moment later.
+/// Semantics 2.4 and 3.3: the size and the name are durable already, and the mount reports the time
+/// of the write to metadata a moment later.
 #[test]
 fn fsync_of_an_overwrite_sends_metadata_only_the_times() {
     with_client(|fake, client| async move {
         let (inode, handle) = synced_file(&client, "a").await;
         let before = at_metadata(&fake, inode).change_counter;
-        // No reply to a report arrives while the program syncs.
+        // During the syncs, metadata does not reply to reports.
         fake.state.borrow_mut().hold = Some(ReportWritten::ID);
         for _ in 0..5 {
             write(&client, handle, 100, &bytes(10)).await;
@@ -89,7 +89,7 @@ fn fsync_of_an_overwrite_sends_metadata_only_the_times() {
 }
 
 /// Semantics 3.3: a new name, new attributes and a new open may not be durable, so the next sync
-/// covers them.
+/// makes them durable.
 #[test]
 fn fsync_syncs_metadata_after_an_open_or_a_new_name() {
     with_client(|fake, client| async move {
@@ -112,7 +112,7 @@ fn fsync_syncs_metadata_after_an_open_or_a_new_name() {
 
 /// Semantics 3.5.
 #[test]
-fn fsync_reports_an_end_again_that_metadata_has_lost() {
+fn fsync_reports_the_end_again_if_metadata_has_lost_it() {
     with_client(|fake, client| async move {
         let (inode, handle) = synced_file(&client, "a").await;
         write(&client, handle, 5000, &bytes(10)).await;
@@ -147,8 +147,8 @@ fn write_with_o_sync_needs_no_further_sync_of_storage() {
     });
 }
 
-/// Semantics 3.5: an earlier write that is not durable is lost, and the write with `O_SYNC` shows
-/// it.
+/// Semantics 3.5: storage loses an earlier write that is not durable, and the write with `O_SYNC`
+/// detects the loss.
 #[test]
 fn write_with_o_sync_detects_the_loss_of_an_earlier_write() {
     with_client(|fake, client| async move {
@@ -185,7 +185,7 @@ fn fsync_repeats_reports_lost_in_a_power_loss() {
 
 /// Semantics 3.4.
 #[test]
-fn fsync_covers_writes_of_another_closed_handle() {
+fn fsync_makes_writes_through_another_closed_handle_durable() {
     with_client(|fake, client| async move {
         let (inode, handle) = create(&client, "a").await;
         write(&client, handle, 0, b"x").await;
@@ -216,10 +216,10 @@ fn storage_power_loss_fails_fsync_once_for_each_handle() {
 }
 
 /// Before the fix, `fsync` did not sync the chunk files that a truncation had changed. After a
-/// power loss of a storage host, truncated bytes were back although `fsync` had succeeded.
-/// Semantics 3.5.
+/// power loss of a storage host, the file had the truncated bytes again although `fsync` had
+/// succeeded. Semantics 3.5.
 #[test]
-fn fsync_covers_truncated_chunk_files() {
+fn fsync_syncs_truncated_chunk_files() {
     with_client(|fake, client| async move {
         let (inode, handle) = create(&client, "a").await;
         let key = |index| ChunkFileKey { inode, generation: 1, component: 0, index };

@@ -1,4 +1,4 @@
-//! Truncations by another client while this client reads, writes or appends.
+//! Tests truncations by another client while this client reads, writes or appends.
 
 use crate::fakes::FakeCluster;
 use crate::{create, mount, read, set_size, until, with_client, write};
@@ -10,7 +10,8 @@ use skep_wire::inline::{ReadInline, WriteInline};
 use skep_wire::storage::{CopyChunk, ReadChunk, WriteChunk};
 use std::time::Duration;
 
-/// Another mount truncates a file by its path. The fake metadata does not notify other clients.
+/// Truncates a file on another mount, without opening it. The fake metadata does not notify other
+/// clients.
 async fn truncate_elsewhere(fake: &FakeCluster, inode: InodeId, size: u64) {
     let other = mount(fake).await;
     let attributes = other.set_attributes(set_size(inode, size)).await.unwrap();
@@ -20,7 +21,8 @@ async fn truncate_elsewhere(fake: &FakeCluster, inode: InodeId, size: u64) {
     });
 }
 
-/// Holds a message until a truncation to zero has ended.
+/// Runs `operation`, and holds its requests `R` until another mount has truncated the file to zero
+/// bytes.
 async fn truncate_during<R: Request>(
     fake: &FakeCluster,
     inode: InodeId,
@@ -41,7 +43,7 @@ async fn append(client: &Client, handle: HandleId, data: &[u8]) {
 
 /// Semantics 2.7 and 2.9.
 #[test]
-fn append_that_storage_refuses_goes_to_the_new_end() {
+fn append_refused_after_a_truncation_goes_to_the_new_end() {
     with_client(|fake, client| async move {
         let (inode, handle) = create(&client, "log").await;
         write(&client, handle, 0, &[1; 1000]).await;
@@ -54,9 +56,9 @@ fn append_that_storage_refuses_goes_to_the_new_end() {
     });
 }
 
-/// Semantics 2.7: a write to an offset stays at its offset.
+/// Semantics 2.7: a repeated write keeps its offset.
 #[test]
-fn write_that_storage_refuses_is_repeated_at_its_offset() {
+fn write_refused_after_a_truncation_is_repeated_at_its_offset() {
     with_client(|fake, client| async move {
         let (inode, handle) = create(&client, "a").await;
         write(&client, handle, 0, &[1; 200_000]).await;
@@ -70,9 +72,9 @@ fn write_that_storage_refuses_is_repeated_at_its_offset() {
     });
 }
 
-/// Semantics 2.7: a reader gets the old bytes or the new end.
+/// Semantics 2.7: a reader gets the old bytes, or the end of the truncated file.
 #[test]
-fn read_during_a_truncation_elsewhere_has_no_zeros() {
+fn read_during_a_truncation_by_another_mount_has_no_zeros() {
     with_client(|fake, client| async move {
         let (inode, handle) = create(&client, "a").await;
         write(&client, handle, 0, &[1; 200_000]).await;
@@ -83,8 +85,8 @@ fn read_during_a_truncation_elsewhere_has_no_zeros() {
     });
 }
 
-/// Semantics 2.13: a copy of a source that another mount truncates has no zeros in place of its
-/// bytes.
+/// Semantics 2.13: if another mount truncates the source of a copy, the copy has no zeros in place
+/// of the removed bytes.
 #[test]
 fn copy_during_a_truncation_of_its_source_is_shorter() {
     with_client(|fake, client| async move {
@@ -103,7 +105,7 @@ fn copy_during_a_truncation_of_its_source_is_shorter() {
 
 /// Semantics 2.7, for bytes in metadata.
 #[test]
-fn inline_read_during_a_truncation_elsewhere_has_no_zeros() {
+fn inline_read_during_a_truncation_has_no_zeros() {
     with_client(|fake, client| async move {
         fake.with_metadata(1, |metadata| metadata.inline_bytes = 4096);
         let (inode, handle) = create(&client, "a").await;
@@ -128,10 +130,10 @@ fn inline_append_during_a_truncation_goes_to_the_new_end() {
     });
 }
 
-/// Semantics 2.7 and 3.6: the requests of a write that the client has cancelled may still arrive,
-/// so a later truncation must include the chunk files that they may reach.
+/// Semantics 2.7 and 3.6: the requests of a cancelled write may still arrive at storage, so a later
+/// truncation must include the chunk files of these requests.
 #[test]
-fn cancelled_write_is_reported_before_a_truncation() {
+fn possible_end_of_a_cancelled_write_is_reported_to_metadata() {
     with_client(|fake, client| async move {
         let (inode, handle) = create(&client, "a").await;
         write(&client, handle, 0, &[1; 100]).await;

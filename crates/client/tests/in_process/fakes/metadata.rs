@@ -1,4 +1,4 @@
-//! The namespace of the fake cluster: one metadata target.
+//! A metadata target of the fake cluster.
 
 mod starts;
 
@@ -27,7 +27,7 @@ use std::collections::HashMap;
 pub(crate) struct FakeInode {
     pub(crate) attributes: Attributes,
     pub(crate) opens: HashMap<SessionId, usize>,
-    /// The first bytes, up to the last written one.
+    /// The inline bytes, up to the last written byte.
     pub(crate) inline: Vec<u8>,
     /// The chunk files that clients have reported as synced.
     pub(crate) synced: ChunkFileSet,
@@ -43,9 +43,9 @@ struct FakeSession {
 /// Deviations from the usual behaviour of a target that a test has chosen.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Behaviour {
-    /// The target has deleted the records of ended sessions.
+    /// Whether the target has deleted the records of ended sessions.
     pub(crate) has_forgotten_ends: bool,
-    /// An open of a file that another session has open makes the file shared.
+    /// Whether a file becomes shared when a second session opens it.
     pub(crate) shares_files: bool,
     /// The inode of the next new directory, if it belongs to another shard.
     pub(crate) directory_elsewhere: Option<InodeId>,
@@ -61,7 +61,7 @@ pub(crate) struct FakeMetadata {
     ended: HashMap<SessionId, FakeSession>,
     /// Message ids of the executed requests, each with its durable flag.
     pub(crate) executed: Vec<(u16, bool)>,
-    /// Message ids of the read requests that were sent with the durable flag.
+    /// Message ids of the read requests that had the durable flag.
     pub(crate) asked_durably: Vec<u16>,
     /// Number of the target's start.
     pub(crate) start: u64,
@@ -70,9 +70,9 @@ pub(crate) struct FakeMetadata {
     pub(crate) behaviour: Behaviour,
     /// Number of first bytes of each file that metadata stores, a multiple of 4 KiB.
     pub(crate) inline_bytes: u64,
-    /// The furthest offset that clients have reported chunk files to reach.
+    /// The highest end of chunk files that clients have reported.
     pub(crate) reach: u64,
-    /// The chunk files that truncations name as truncated.
+    /// The chunk files in the replies to truncations.
     pub(crate) truncated: Vec<TruncatedChunk>,
 }
 
@@ -130,7 +130,7 @@ impl FakeMetadata {
         attributes
     }
 
-    /// Makes a file in the root directory, as another client does.
+    /// Creates a file in the root directory, as another client would do.
     pub(crate) fn make_file(&mut self, name: &[u8]) -> InodeId {
         let inode = self.add(FileKind::Regular).inode;
         let root = InodeId::ROOT;
@@ -143,7 +143,7 @@ impl FakeMetadata {
         self.inodes.values_mut().for_each(|inode| inode.opens.clear());
     }
 
-    /// Loses all opens in a power loss, but not the sessions.
+    /// Acts like a power loss that reverts all opens, but not the sessions.
     pub(crate) fn lose_opens(&mut self) {
         self.inodes.values_mut().for_each(|inode| inode.opens.clear());
         self.start += 1;
@@ -473,8 +473,7 @@ impl FakeMetadata {
         Ok(AttributesReply { attributes })
     }
 
-    /// Changes attributes, but does not truncate chunk files: tests that need this do so
-    /// themselves.
+    /// Changes attributes, but does not truncate chunk files; tests truncate them if necessary.
     pub(crate) fn set_attributes(&mut self, request: &SetAttributes) -> Result<SetAttributesReply> {
         let truncated = request.size.map(|_| self.truncated.clone()).unwrap_or_default();
         let FakeInode { attributes, inline, synced, .. } = self.inode(request.inode)?;

@@ -1,6 +1,6 @@
-//! A tiny cluster in this process, behind real sockets. It implements as much of management,
-//! metadata and storage as the client's tests need, and injects faults on request. It checks slots
-//! and sequences strictly, but no permissions.
+//! A small cluster in this process, which the client reaches over real sockets. It implements the
+//! parts of management, metadata and storage that the client's tests need, and injects faults that
+//! the tests choose. It checks slots and sequences strictly, but does not check permissions.
 
 mod metadata;
 mod storage;
@@ -25,12 +25,13 @@ use std::rc::Rc;
 pub(crate) use metadata::FakeMetadata;
 pub(crate) use storage::FakeStorage;
 
-/// Metadata groups 1 and 2 serve half of the shards each. Groups 11 to 14 are storage groups.
+/// Each of the metadata groups 1 and 2 serves half of the shards. Groups 11 to 14 are storage
+/// groups.
 pub(crate) const METADATA_GROUPS: [u32; 2] = [1, 2];
 pub(crate) const STORAGE_GROUPS: [u32; 4] = [11, 12, 13, 14];
 pub(crate) const LEASE_MS: u32 = 300;
 
-/// The reply of a handler: a body, optionally followed by data.
+/// The reply of a handler: a body, or a body and data.
 pub(crate) enum Answer {
     Body(Vec<u8>),
     Data(Vec<u8>, Buf),
@@ -51,7 +52,7 @@ pub(crate) struct State {
     pub(crate) clients: HashSet<NodeId>,
     pub(crate) metadata: HashMap<TargetId, FakeMetadata>,
     pub(crate) storage: HashMap<TargetId, FakeStorage>,
-    /// Number of requests that have arrived, by message id.
+    /// Number of requests that have arrived, for each message id.
     pub(crate) counts: HashMap<u16, usize>,
     /// Number of replies sent.
     pub(crate) replies: usize,
@@ -63,7 +64,7 @@ pub(crate) struct State {
     pub(crate) start_again_after: Option<(u16, Option<FakeMetadata>)>,
     /// Id of the message whose requests wait until this field is `None`.
     pub(crate) hold: Option<u16>,
-    /// The fake refuses new connections and closes the open ones.
+    /// Whether the fake closes the connection of each request without a reply.
     pub(crate) is_down: bool,
 }
 

@@ -21,13 +21,13 @@ pub(crate) struct FakeStorage {
     pub(crate) files: HashMap<ChunkFileKey, Vec<u8>>,
     pub(crate) incarnation: u64,
     pub(crate) is_full: bool,
-    /// The number of following reads that return damaged data without an error.
+    /// Number of the next reads that return damaged data without an error.
     pub(crate) flipped_reads: usize,
-    /// The number of following writes that are refused as damaged in transit.
+    /// Number of the next writes that the target refuses as damaged in transit.
     pub(crate) refused_writes: usize,
-    /// The number of writes that were sent with the durable flag.
+    /// Number of writes that had the durable flag.
     pub(crate) durable_writes: usize,
-    /// The target refuses writes that began in an older truncate generation.
+    /// The newest truncate generation. The target refuses writes that began in an older generation.
     pub(crate) truncate_generation: u64,
 }
 
