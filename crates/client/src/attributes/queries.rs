@@ -76,7 +76,7 @@ impl Queries for Client {
             }
             if above.len() == MAX_DEPTH {
                 let what = format!(
-                    "cannot list the directories above inode {inode}: they are more than \
+                    "cannot list the directories above inode {inode}: there are more than \
                      {MAX_DEPTH}"
                 );
                 return Err(Error::new(ErrorCode::TooLarge, what));

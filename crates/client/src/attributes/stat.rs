@@ -260,8 +260,8 @@ impl Client {
         how: ModifyOptions,
     ) -> Result<Attributes> {
         let reply = self.modify(change.inode, change, how, |_, _| ()).await;
-        // If this changes a directory, a late reply to a change of an entry must not restore the
-        // old attributes of the directory.
+        // If the inode is a directory, a late reply to a change of an entry must not restore the
+        // old attributes.
         if reply.as_ref().map_or(true, |it| it.attributes.kind == FileKind::Directory) {
             self.forget_directories();
         }

@@ -124,7 +124,7 @@ impl Client {
         // Without this check, the client would repeat the write for ever.
         let text = format!(
             "cannot write to file {}: storage has recorded a truncation that metadata does not \
-             have; if metadata was put back from an older copy, restart the storage services: \
+             have; if metadata was restored from an older copy, restart the storage services: \
              {refusal}",
             state.id
         );
