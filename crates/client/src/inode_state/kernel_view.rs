@@ -17,7 +17,7 @@
 
 use skep_types::Attributes;
 
-/// What the kernel may have cached of a file since this mount opened the file.
+/// The attributes and pages of a file that the kernel may have cached since this mount opened it.
 #[derive(Debug, Default)]
 pub(super) struct KernelView {
     /// The attributes that the mount last sent to the kernel.

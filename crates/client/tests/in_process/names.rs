@@ -85,7 +85,7 @@ fn create_opens_an_existing_file_unless_exclusive() {
 }
 
 #[test]
-fn create_opens_an_existing_file_whose_inode_is_elsewhere() {
+fn create_opens_existing_files_with_an_inode_in_another_shard() {
     with_client(|fake, client| async move {
         // As after a rename, the inode of the file is in the second shard, and its name is in the
         // first shard.
