@@ -1,11 +1,11 @@
-//! The second member of a metadata target's group: the real role of a backup
-//! ([`skep_metadata::shipping::backup`]) with a simulated log disk and an engine in memory, and the
-//! network between the primary and the backup.
+//! Simulates the second member of a metadata target's group. The backup is the real one
+//! ([`skep_metadata::shipping::backup`]), with a simulated log disk and an engine in memory. Also
+//! simulates the network between the primary and the backup.
 //!
 //! Does not own the change of roles (`take_over`).
 //!
 //! # Faults
-//! Requests and replies between the members are lost, doubled, late and out of order. They also
+//! Requests and replies between the members are lost, duplicated, delayed and reordered. Some
 //! arrive after the members have changed roles. Processes of backups are killed and lose power.
 
 use crate::disk::{LogDisk, SyncPoint};
@@ -28,25 +28,26 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Maximum time that a message between members travels, in microseconds.
+/// Maximum delay of a message between members on a network that is not slow, in microseconds.
 const USUAL_TRAVEL_MICROS: u64 = 3_000;
-/// The same on a slow network.
+/// Maximum delay of a message between members on a slow network, in microseconds.
 const SLOW_TRAVEL_MICROS: u64 = 60_000;
-/// The same for the few messages that arrive after all others.
+/// Maximum delay of the few messages that arrive after all others, in microseconds.
 const LATE_TRAVEL_MICROS: u64 = 1_500_000;
 
-/// A process that sends requests to the other member: the target, and the number of its life.
+/// A process that sends requests to the other member: its target, and the life number of the
+/// process.
 pub(crate) type Sender = (TargetId, u64);
 
 /// The second member of a group.
 #[derive(Debug)]
 pub(crate) struct BackupProcess {
-    /// The target that is the backup now. The two targets of a group change roles.
+    /// The target that is currently the backup. The two targets of a group change roles.
     pub(crate) target: TargetId,
     pub(crate) running: Option<Backup<MemoryEngine>>,
     pub(crate) stopped: Option<StoppedState>,
     pub(crate) disk: LogDisk,
-    /// Number of the process. Each start has another one.
+    /// Number of the process. Each start of a backup gets a new number.
     life: u64,
     inbox: Vec<Event>,
     is_scheduled: bool,
@@ -54,11 +55,12 @@ pub(crate) struct BackupProcess {
     /// power must first get all records up to `catches_up_at`.
     pub(crate) is_caught_up: bool,
     pub(crate) catches_up_at: Lsn,
-    /// Requests without a reply, by the number of the connection that stands for each.
+    /// Requests to the backup that have no reply yet. The key is the connection number that the
+    /// simulation assigns to each request.
     requests: BTreeMap<u64, (Sender, u64)>,
-    /// Arrival time of the newest message that is not reordered: at the backup, and at the primary.
+    /// Arrival time of the newest message that is not reordered, at the backup and at the primary.
     last_arrival: [Duration; 2],
-    /// With a planted bug: records that the primary has not synced yet.
+    /// For a planted bug: the records that the primary has not synced yet.
     unsynced: Vec<(Lsn, Vec<u8>)>,
 }
 
@@ -69,7 +71,7 @@ impl BackupProcess {
         Self::stopped(target, disk, (MemoryEngine::default(), Vec::new()))
     }
 
-    /// Creates a member that has stopped in this state.
+    /// Creates a stopped member with this log disk and state.
     pub(crate) fn stopped(target: TargetId, disk: LogDisk, state: StoppedState) -> Self {
         Self {
             target,
@@ -96,8 +98,8 @@ impl BackupProcess {
         self.running.as_ref().map(Backup::synced).or(stopped).unwrap_or_default()
     }
 
-    /// Ends the process. Returns what the member has, as a process that becomes the primary takes
-    /// it over: without reading the log again.
+    /// Ends the process. Returns its engine and its records in memory. A new primary can continue
+    /// with these, without reading the log.
     pub(crate) fn end(&mut self) -> Option<Stopped<MemoryEngine>> {
         self.inbox.clear();
         self.requests.clear();
@@ -117,7 +119,7 @@ impl BackupProcess {
 }
 
 impl World {
-    /// Starts the backup of a group from its log and its engine.
+    /// Starts the backup of a group with its log and its engine.
     pub(crate) fn start_backup(&mut self, index: usize) {
         let start = Start {
             group: GroupId::new(index as u32 + 1),
@@ -157,7 +159,7 @@ impl World {
         }
     }
 
-    /// Delivers the newest map to a backup.
+    /// Delivers the newest cluster map to a backup.
     pub(crate) fn deliver_map_to_backup(&mut self, index: usize) {
         let map = Arc::clone(&self.map);
         self.put_to_backup(index, Event::Map(map));
@@ -165,8 +167,8 @@ impl World {
 
     // ---- messages
 
-    /// Draws the time at which a message arrives, at the backup (0) or at the primary (1). `None`
-    /// means that the message is lost.
+    /// Draws the time at which a message arrives. `direction` is 0 for a message to the backup, and
+    /// 1 for a message to the primary. `None` means that the message is lost.
     fn arrival(&mut self, index: usize, direction: usize) -> Option<Duration> {
         let is_busy = self.phase == Phase::Busy;
         let is_faulty = is_busy && self.knobs.faults.breaks;
@@ -209,7 +211,8 @@ impl World {
         }
     }
 
-    /// A request arrives at the target that it names, whatever its role is now.
+    /// Handles the arrival of a request at the target that it names. This target may have another
+    /// role by now.
     pub(crate) fn receive_from_primary(
         &mut self,
         index: usize,
@@ -266,7 +269,8 @@ impl World {
         self.at(arrival, SimEvent::FromMember { target: index, reply });
     }
 
-    /// A reply arrives at the process that has sent the request, if it still runs.
+    /// Handles the arrival of a reply. Passes it to the process that has sent the request, if this
+    /// process still runs.
     pub(crate) fn receive_from_member(&mut self, index: usize, reply: MemberReply) {
         let MemberReply { member, to, number, result } = reply;
         let process = &mut self.targets[index];
@@ -299,12 +303,12 @@ impl World {
         }
     }
 
-    /// A timer of the backup has ended.
+    /// Handles the end of a timer of the backup.
     pub(crate) fn tick_backup(&mut self, index: usize, life: u64) {
         let is_it = |it: &&mut BackupProcess| it.life == life && it.running.is_some();
         let Some(backup) = self.targets[index].backup.as_mut().filter(is_it) else { return };
         let running = backup.running.as_ref();
-        // An event in between has set another timer.
+        // Ignore the timer if a later event has set a new one.
         if running.is_some_and(|it| it.next_tick() <= self.now) {
             self.put_to_backup(index, Event::Tick);
         }
@@ -346,14 +350,14 @@ impl World {
         self.targets[index].backup.as_mut().filter(is_it)
     }
 
-    /// The backup has synced its log up to `lsn`.
+    /// Records that the backup has synced its log up to `lsn`.
     pub(crate) fn backup_synced(&mut self, index: usize, life: u64, lsn: Lsn, point: &SyncPoint) {
         let Some(backup) = self.backup_in(index, life) else { return };
         backup.disk.end_sync(point);
         self.put_to_backup(index, Event::Synced { lsn });
     }
 
-    /// The backup has made its engine durable up to `lsn`.
+    /// Records that the backup has made its engine durable up to `lsn`.
     pub(crate) fn backup_checkpointed(&mut self, index: usize, life: u64, lsn: Lsn) {
         let Some(backup) = self.backup_in(index, life) else { return };
         let Some(running) = &mut backup.running else { return };
@@ -373,7 +377,7 @@ impl World {
         self.wake_target(index);
     }
 
-    /// Remembers a record for a planted bug.
+    /// Stores a record for a planted bug.
     pub(crate) fn plant_at_append(&mut self, index: usize, lsn: Lsn, payload: &[u8]) {
         if self.knobs.plant == Some(PlantedBug::StoreAheadOfSafe)
             && let Some(backup) = &mut self.targets[index].backup
@@ -382,8 +386,8 @@ impl World {
         }
     }
 
-    /// Implements planted bugs: the primary has synced its log up to `lsn`, and takes that for
-    /// safe.
+    /// Implements planted bugs: when the primary has synced its log up to `lsn`, it assumes that
+    /// the backup has synced the same records.
     pub(crate) fn plant_at_sync(&mut self, index: usize, lsn: Lsn) {
         let process = &mut self.targets[index];
         match self.knobs.plant {

@@ -1,5 +1,5 @@
-//! Calls between processes: their delivery over the simulated network, their execution by storage
-//! targets, and their replies.
+//! Calls between processes. Delivers them over the simulated network, lets storage targets execute
+//! them, and delivers the replies.
 //!
 //! Owns the check of fencing at storage targets, and the check of deposed primaries. Metadata
 //! targets execute their requests in `target`.
@@ -14,7 +14,7 @@ use skep_wire::frame::Header;
 const STAT: u16 = <skep_wire::storage::StatChunk as skep_wire::Request>::ID;
 
 impl World {
-    /// Returns the process that serves a group, the number of its life, and whether it runs.
+    /// Returns the process that serves a group, its life number, and whether it runs.
     fn server(&self, group: GroupId) -> (Node, u64, bool) {
         let index = group.raw() as usize - 1;
         match index.checked_sub(self.targets.len()) {
@@ -83,7 +83,8 @@ impl World {
         self.at(arrival, SimEvent::Deliver { connection, header, body, was_late: false });
     }
 
-    /// Returns the header with the epochs, and the lowest map version, that the caller has now.
+    /// Returns the header with the current epochs of caller and group, and the lowest map version
+    /// that the receiver must have.
     fn addressed(&self, header: &Header, caller: Node) -> Header {
         let epoch_of = |group| self.map.group(group).map(|it| it.epoch).unwrap_or_default();
         let sender_epoch = match caller {
@@ -92,7 +93,7 @@ impl World {
             // The start of the newest comparison of changes.
             Node::Client(client) => Epoch::new(self.start_of(client, header.session)),
         };
-        // The replies of metadata targets have named these versions to the clients.
+        // The clients have got these versions from replies of metadata targets.
         let fences = self.targets.iter().map(|it| it.fence);
         let is_for_storage = header.group.raw() as usize > self.targets.len();
         let lowest_map = match caller {
@@ -134,8 +135,8 @@ impl World {
         match callee.0 {
             Node::Target(target) => self.deliver_request(target, number, header, body),
             Node::Storage(storage) if self.storages[storage].is_running => {
-                // The client has written again on a newer connection, and that connection has
-                // closed this one.
+                // Drop the late write. The client has repeated it on a newer connection, and that
+                // connection has closed this one.
                 if was_late && header.message == WRITE && self.life(caller) == caller_life {
                     return;
                 }
@@ -177,8 +178,8 @@ impl World {
         }
     }
 
-    /// Executes a write that has waited for other requests. Checks the sender again, since it may
-    /// have been removed meanwhile.
+    /// Executes a write that has waited for other requests. Checks the sender again, since
+    /// management may have removed the client meanwhile.
     pub(crate) fn serve_write(
         &mut self,
         number: u64,
@@ -214,9 +215,9 @@ impl World {
         self.reply(number, header.tag, result);
     }
 
-    /// Checks fencing. When a metadata target asks a storage target for the size of a chunk file,
-    /// some sessions have ended at the metadata target. From then on, the storage target must not
-    /// write in these sessions.
+    /// Checks fencing. When a metadata target requests the size of a chunk file from a storage
+    /// target, it has already ended some sessions. From then on, the storage target must not write
+    /// in these sessions.
     fn check_fence(&mut self, caller: Node, storage: usize, header: &Header) {
         if let (Node::Target(target), STAT) = (caller, header.message) {
             let ended = self.witness.ended_at(target);
@@ -228,7 +229,7 @@ impl World {
         }
     }
 
-    /// Sends a reply.
+    /// Sends the reply to a call.
     pub(crate) fn reply(&mut self, connection: u64, tag: u64, result: Result<Vec<u8>>) {
         let arrival = self.network.arrival(&mut self.random, connection, true, self.now);
         self.at(arrival, SimEvent::Return { connection, tag, result });
@@ -259,7 +260,8 @@ impl World {
         if closes(&result) {
             let was_lost = self.network.calls.get(&tag).is_some_and(|call| call.is_reply_lost);
             self.break_connection(number, false);
-            // This call has its reply; only the other calls on the connection lost theirs.
+            // This call has its reply. Only the other calls on the connection have lost their
+            // replies.
             if let Some(call) = self.network.calls.get_mut(&tag) {
                 call.is_reply_lost = was_lost;
             }
@@ -271,7 +273,7 @@ impl World {
         self.send_again(tag);
     }
 
-    /// Passes the final answer to a call on to the caller.
+    /// Passes the final reply of a call to the caller.
     pub(crate) fn finish_call(&mut self, tag: u64, result: Result<Vec<u8>>) {
         let Some(call) = self.network.calls.remove(&tag) else { return };
         if self.life(call.caller.0) != call.caller.1 {
@@ -298,14 +300,15 @@ impl World {
         }
     }
 
-    /// Breaks the connections of a node that has exited. The processes that use them notice this
-    /// after a while.
+    /// Breaks the connections of a node that has exited. The processes that use these connections
+    /// notice the break after a while.
     pub(crate) fn break_all(&mut self, node: Node, most_micros: u64) {
         for connection in self.network.open_connections(node, true) {
             let pause = self.random.micros(0, most_micros);
             self.after(pause, SimEvent::Break { connection });
         }
-        // No process waits on the connections that the node itself opened, so they break at once.
+        // The connections that the node itself opened break at once, since no process waits for
+        // their replies any more.
         for connection in self.network.open_connections(node, false) {
             if self.network.connections.get(&connection).is_some_and(|it| it.caller.0 == node) {
                 let is_late = self.random.percent(30);

@@ -17,19 +17,19 @@ pub(crate) struct Changes {
     pub(crate) slots: Vec<(SessionId, u32, SlotRecord)>,
     pub(crate) slots_gone: Vec<(SessionId, u32)>,
     pub(crate) sessions_ended: Vec<SessionId>,
-    /// Files that a session no longer has open.
+    /// Files that a session has closed.
     pub(crate) closed: Vec<(SessionId, InodeId)>,
     pub(crate) recovered_sizes: Vec<InodeId>,
     pub(crate) inodes: BTreeMap<InodeId, Option<InodeRecord>>,
-    /// Changed extended attributes: inode, name, new value. `None` means that the attribute was
-    /// removed.
+    /// Changed extended attributes: inode, name and new value. `None` as the value means that the
+    /// attribute was removed.
     pub(crate) xattrs: Vec<(InodeId, Vec<u8>, Option<Vec<u8>>)>,
     /// Changed inline bytes: inode, stored bytes.
     pub(crate) inline: Vec<(InodeId, Vec<u8>)>,
     pub(crate) dentries: Vec<(InodeId, u64, Option<DentryRecord>)>,
     pub(crate) locks: Vec<(LockOwner, Option<FileLocksRecord>)>,
     /// Directories that this target has prepared in a transaction with another target, each with
-    /// the step that creates it.
+    /// the step that creates the directory.
     pub(crate) prepared: Vec<(InodeId, Step)>,
     /// Lock owners whose locks were released because their session has ended.
     pub(crate) freed_by_end: BTreeSet<LockOwner>,
@@ -61,8 +61,8 @@ impl Changes {
                     changes.sessions_ended.push(SessionId::new(id));
                 }
             } else if key.starts_with(&sizes) {
-                // The size was recovered. It must be recovered once more if another writer died in
-                // this batch.
+                // The target has recovered the size. If another writer died in this batch, it must
+                // recover the size again.
                 changes.recovered_sizes.push(InodeId::new(id));
             } else if key.starts_with(&prepared) {
                 let record: Option<PreparedRecord> = value.map(decode).transpose()?;
@@ -87,7 +87,7 @@ fn decode<T: Codec>(value: &[u8]) -> Result<T, String> {
     T::from_bytes(value).map_err(|error| format!("a malformed value: {error}"))
 }
 
-/// Returns the bytes of an inline record; empty if there is no record.
+/// Returns the bytes of an inline record. No record gives an empty list.
 pub(crate) fn inline_bytes(value: Option<&[u8]>) -> Result<Vec<u8>, String> {
     let Some(value) = value else { return Ok(Vec::new()) };
     let record: InlineRecord = decode(value)?;
@@ -100,9 +100,8 @@ fn prepared_directory(record: PreparedRecord) -> Option<(InodeId, Step)> {
     record.attributes.first().map(|attributes| (attributes.inode, step))
 }
 
-/// Checks that a new directory equals its prepared step. Only inherited settings are compared: the
-/// same batch may also have changed the parent directory, before or after the new directory was
-/// created.
+/// Checks that a new directory equals its prepared step. Compares only the inherited settings,
+/// because the same batch may also have changed the parent directory, before or after the creation.
 pub(crate) fn fits_prepared(new: &Inode, prepared: &Step) -> Result<(), String> {
     let Step::MakeDirectoryInode {
         pattern,
@@ -172,7 +171,7 @@ fn fits_locks(model: &Model, changes: &Changes, early: bool) -> Result<(), Strin
     Ok(())
 }
 
-/// Checks the settings of an inode, whether set or inherited, against the reference model.
+/// Compares the settings of an inode, whether set or inherited, with the reference model.
 fn fits_settings(record: &InodeRecord, expected: &Inode) -> Result<(), String> {
     let attributes = &record.attributes;
     let inode = attributes.inode;
@@ -202,7 +201,7 @@ pub(crate) fn fits(
     fits_names(model, changes, map)?;
     fits_locks(model, changes, early)?;
     for (inode, name, value) in &changes.xattrs {
-        // Attributes of a removed inode are deleted with it.
+        // The target deletes the attributes of a removed inode together with the inode.
         let expected = model.inodes.get(inode).map(|it| it.xattrs.get(name));
         if expected.is_some_and(|it| it != value.as_ref()) {
             let name = name.escape_ascii();
@@ -210,7 +209,7 @@ pub(crate) fn fits(
         }
     }
     for (inode, bytes) in &changes.inline {
-        // Inline bytes of a removed file are deleted with it.
+        // The target deletes the inline bytes of a removed file together with the file.
         let expected = model.inodes.get(inode).map(|it| &it.inline);
         if expected.is_some_and(|it| it != bytes) {
             let (found, right) = (bytes.len(), expected.map(Vec::len));

@@ -25,15 +25,15 @@ pub(crate) struct StoredState {
     opens: BTreeMap<InodeId, OpenCounts>,
     session_opens: Vec<(SessionId, InodeId, OpenCounts)>,
     locks: BTreeMap<LockOwner, FileLocksRecord>,
-    /// The locks in the memory of the targets, which must be the same.
+    /// The locks in the memory of the targets. They must equal `locks`.
     held: BTreeMap<LockOwner, Vec<LockedRange>>,
     sessions: BTreeSet<SessionId>,
     slots: BTreeSet<SessionId>,
-    /// Sessions whose end is still recorded.
+    /// Sessions with a stored record of their end.
     ends: BTreeSet<SessionId>,
     xattrs: BTreeMap<InodeId, BTreeMap<Vec<u8>, Vec<u8>>>,
     inline: BTreeMap<InodeId, Vec<u8>>,
-    /// Truncations that are not durable at storage, with their target.
+    /// Truncations that are not durable at storage yet, with the metadata target of the file.
     truncations: BTreeMap<InodeId, usize>,
     /// Unfinished work: prepared transactions, decisions, removals, and sizes to recover.
     unfinished: Vec<String>,
@@ -206,10 +206,11 @@ impl StoredState {
         }
     }
 
-    /// Verifies that nothing leaks: no work is left, and every remaining session is in `alive`. A
-    /// slot belongs to such a session, or to one whose end is recorded. The open counts must be the
-    /// sums over the sessions, and each chunk file must have an inode. The records of ended
-    /// transactions and sessions are not counted, since targets keep them for ten minutes.
+    /// Verifies that no record leaks: no work is unfinished, and every remaining session is in
+    /// `alive`. Each slot belongs to a session in `alive`, or to a session with a stored end. The
+    /// open counts must be the sums over the sessions, and each chunk file must have an inode.
+    /// Ignores the records of ended transactions and sessions, since targets store these for ten
+    /// minutes.
     pub(crate) fn check_leaks(
         &self,
         alive: &BTreeSet<SessionId>,
@@ -220,7 +221,8 @@ impl StoredState {
         }
         let is_written =
             |inode: &InodeId| self.opens.get(inode).is_some_and(|opens| opens.writers > 0);
-        // A truncation that a power loss of storage has undone waits for the writers.
+        // A truncation that a power loss of storage has undone waits until the writers close the
+        // file, so ignore it.
         if let Some((inode, target)) = self.truncations.iter().find(|(it, _)| !is_written(it)) {
             return Err(format!("unfinished work: truncation of {inode} on target {target}"));
         }
@@ -305,9 +307,9 @@ impl StoredState {
     }
 
     /// Verifies that a file that was never truncated, and that has no open writer, is at least as
-    /// long as its chunk files: recovery must not lose writes of an ended session. Skips the files
-    /// in `unsure` (written after a lost session, or with an abandoned truncation). Skips runs in
-    /// which a power loss may have lost the opens of writers.
+    /// long as its chunk files. Otherwise recovery would have lost writes of an ended session.
+    /// Skips the files in `unsure` (written after a lost session, or with an abandoned truncation),
+    /// and runs in which a power loss may have lost the opens of writers.
     pub(crate) fn check_sizes(&self, world: &World) -> Result<(), String> {
         for (inode, record) in self.files().filter(|file| self.has_certain_size(world, *file)) {
             let end = World::chunk_size(&world.storages, world.targets.len(), record);
@@ -319,7 +321,7 @@ impl StoredState {
         Ok(())
     }
 
-    /// Returns how many files [`Self::check_sizes`] judges.
+    /// Returns how many files [`Self::check_sizes`] checks and skips.
     pub(crate) fn judged_sizes(&self, world: &World) -> Judged {
         let mut judged = Judged::default();
         self.files().for_each(|file| judged.count(self.has_certain_size(world, file)));

@@ -17,15 +17,15 @@ use std::collections::BTreeMap;
 /// The process of a client.
 #[derive(Debug)]
 pub(crate) struct ClientProcess {
-    /// Node id in the cluster. Each new process of a client gets a new id, and so does an evicted
-    /// client.
+    /// Node id in the cluster. Each new process of a client gets a new id. An evicted client gets
+    /// one too.
     pub(crate) node: NodeId,
     pub(crate) life: u64,
     pub(crate) is_running: bool,
     pub(crate) sessions: BTreeMap<GroupId, Session>,
     next_session: u32,
     pub(crate) next_handle: u64,
-    /// Number of the client's most recent wait for a lock.
+    /// Number of the client's newest wait for a lock.
     pub(crate) last_wait: u64,
     pub(crate) tasks: Vec<Task>,
     pub(crate) handles: Vec<Handle>,
@@ -38,7 +38,7 @@ pub(crate) struct ClientProcess {
 pub(crate) struct Session {
     pub(crate) id: SessionId,
     pub(crate) is_open: bool,
-    /// The last sequence sent in the slot of each task.
+    /// The last sequence that the client sent in the slot of each task.
     sequences: Vec<u64>,
     /// Indexes of tasks that wait until the session is open.
     waiting: Vec<usize>,
@@ -79,19 +79,19 @@ pub(crate) struct Task {
 #[derive(Debug)]
 pub(crate) struct Current {
     pub(crate) op: Op,
-    /// Number of the program's operation. It stays when the client repeats the request in another
-    /// session.
+    /// Number of the program's operation. It does not change when the client repeats the request in
+    /// another session.
     number: u64,
     is_durable: bool,
     pub(crate) window: u64,
     instance: Option<InstanceId>,
-    /// The session in which the request was sent.
+    /// The session in which the client sent the request.
     session: SessionId,
     /// Number of notifications that the client had received when it sent the request.
     notifications_before: usize,
     /// The entries that a listing has read so far.
     seen: Vec<(Vec<u8>, InodeId)>,
-    /// The state of a write: handle, end of the range, and number of messages in flight.
+    /// The state of the write, if the operation is a write of chunk files.
     write: Option<Write>,
 }
 
@@ -119,7 +119,7 @@ pub(crate) struct Write {
     pub(crate) under_way: usize,
 }
 
-/// Whether the error means that the group does not accept the session of the request.
+/// Whether the error means that the group no longer accepts the session of the request.
 pub(crate) fn is_lost(error: &Error) -> bool {
     matches!(error.code(), ErrorCode::StaleSession | ErrorCode::Evicted)
 }
@@ -178,7 +178,8 @@ impl World {
         self.after(self.knobs.lease / 3, SimEvent::KeepAlive { client, life });
     }
 
-    /// Kills a client without a message to any server. Its sessions end when their leases expire.
+    /// Kills a client, which sends no message to any server. Its sessions end when their leases
+    /// expire.
     pub(crate) fn kill_client(&mut self, client: usize) {
         let process = &mut self.clients[client];
         if !process.is_running {
@@ -220,7 +221,7 @@ impl World {
         }
         self.clients[client].sessions.clear();
         self.clients[client].handles.clear();
-        // Management receives no more heartbeats.
+        // From now on, management receives no heartbeats of this client.
         self.clients[client].is_running = false;
     }
 
@@ -258,14 +259,16 @@ impl World {
         self.attempt(client, task);
     }
 
-    /// Begins a write. The client reports the new end only after all chunk files are written.
+    /// Begins a write. The client reports the new end of the file only after all writes of chunk
+    /// files have succeeded.
     pub(crate) fn begin_write(&mut self, client: usize, task: usize, write: Write, op: Op) {
         let number = self.witness.new_operation();
         let current = Current::new(op, number, false, Some(write));
         self.clients[client].tasks[task].current = Some(current);
     }
 
-    /// Sends the operation of a task in the current session with its group.
+    /// Sends the request of a task's operation, in the current session with the group that serves
+    /// the request.
     fn attempt(&mut self, client: usize, task: usize) {
         let process = &mut self.clients[client];
         let Some(current) = &process.tasks[task].current else { return };
@@ -345,8 +348,8 @@ impl World {
         if let Some(old) = process.sessions.get_mut(&group) {
             new.waiting = std::mem::take(&mut old.waiting);
         }
-        // A real client reopens these files. The simulated client drops the handles and their
-        // unreported writes.
+        // A real client reopens the files of the lost session. The simulated client drops their
+        // handles and unreported writes.
         let lost_files = process.handles.iter().filter(|handle| handle.session == lost);
         self.unsure.extend(lost_files.map(|handle| handle.inode));
         process.handles.retain(|handle| handle.session != lost);
@@ -354,7 +357,7 @@ impl World {
         self.open_session(client, group);
     }
 
-    /// Handles the final answer of a client's call.
+    /// Handles the final reply to a client's call.
     pub(crate) fn client_answer(
         &mut self,
         client: usize,
@@ -402,7 +405,7 @@ impl World {
         result: &Result<Vec<u8>>,
     ) {
         let process = &mut self.clients[client];
-        // Another session may have replaced this one since.
+        // Ignore the reply if another session has replaced this session since.
         let session = process.sessions.get_mut(&group).filter(|it| it.id == id);
         let Some(session) = session else { return };
         match result {
@@ -422,8 +425,8 @@ impl World {
         }
     }
 
-    /// Handles the final answer to the request of a task's operation. `is_reply_lost` means that
-    /// the target may have executed an attempt whose reply was lost.
+    /// Handles the final reply to the request of a task's operation. `is_reply_lost` means that the
+    /// target may have executed an attempt whose reply was lost.
     pub(crate) fn task_answer(
         &mut self,
         client: usize,
@@ -452,7 +455,8 @@ impl World {
             && current.op.is_of_wait()
             && is_lost(error)
         {
-            // The client has lost its locks, and also its place in the queue for the lock.
+            // With the session, the client has lost its locks and its place in the queue for the
+            // lock.
             let (session, home) = (current.session, current.op.home());
             if let Some(group) = self.map.shard_group(home.shard()) {
                 self.replace_session(client, group, session, error);
@@ -476,7 +480,7 @@ impl World {
 
     /// Continues an operation after its session was lost, like a real client
     /// (`crates/client/src/session/request.rs`). A real client reopens the files of the session,
-    /// but the simulated one drops its handles. So it gives up a request that needs a handle.
+    /// but the simulated client drops its handles. So it abandons a request that needs a handle.
     fn restart_operation(
         &mut self,
         client: usize,
@@ -531,7 +535,8 @@ impl World {
         match outcome {
             md::Outcome::Executed { reply } => {
                 self.end_operation(client, task, Some(&reply.0));
-                // The file that the request opened was closed with its session.
+                // The metadata target closed the file that the request had opened, when the session
+                // ended.
                 if let Some(open) = op.open_again(&reply.0)
                     && self.clients[client].tasks[task].current.is_none()
                 {
@@ -545,8 +550,9 @@ impl World {
 
     fn chunk_written(&mut self, client: usize, task: usize, result: &Result<Vec<u8>>) {
         let process = &mut self.clients[client];
-        // A refused part of a write (a storage target gets the map with an eviction before the
-        // client) leaves the other parts in their chunk files. No report covers them.
+        // If a storage target refuses a part of a write, the other parts remain in their chunk
+        // files, and no report covers them. This happens if the storage target learns of the
+        // client's eviction before the client does.
         let op = process.tasks[task].current.as_ref().map(|it| &it.op);
         if let (Err(_), Some(Op::GetAttributes(it))) = (result, op) {
             self.unsure.insert(it.inode);

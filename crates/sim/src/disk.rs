@@ -2,9 +2,9 @@
 //! the bytes that were not synced.
 //!
 //! # State after a power loss
-//! All bytes that a finished sync covered survive. Of the other bytes, any set of 512-byte sectors
-//! survives: a lost sector reads as zeros, or the segment is shorter. If only the process is
-//! killed, all bytes survive.
+//! All bytes that a finished sync covered survive. Of the other bytes, a random set of 512-byte
+//! sectors survives. A lost sector reads as zeros, or the segment is shorter. If only the process
+//! is killed, all bytes survive.
 
 use crate::random::Random;
 use skep_format::log::{LogOwner, RECORD_HEADER_BYTES, Record, encode_record, scan};
@@ -16,7 +16,7 @@ const SECTOR: usize = 512;
 struct Segment {
     first: Lsn,
     bytes: Vec<u8>,
-    /// Number of bytes from the start that are durable.
+    /// Number of durable bytes from the start of the segment.
     synced: usize,
 }
 
@@ -34,7 +34,7 @@ pub(crate) struct LogDisk {
 }
 
 impl LogDisk {
-    /// Creates an empty log. A segment ends after about `segment_bytes`.
+    /// Creates an empty log. A segment ends after about `segment_bytes` bytes.
     pub(crate) fn new(owner: LogOwner, segment_bytes: usize) -> Self {
         Self { owner, segments: Vec::new(), segment_bytes }
     }
@@ -66,7 +66,7 @@ impl LogDisk {
         SyncPoint(self.segments.iter().map(|it| (it.first, it.bytes.len())).collect())
     }
 
-    /// Finishes a sync: the bytes that it covers survive a power loss from now on.
+    /// Finishes a sync. From now on, the bytes that it covers survive a power loss.
     pub(crate) fn end_sync(&mut self, point: &SyncPoint) {
         for (first, len) in &point.0 {
             if let Some(segment) = self.segments.iter_mut().find(|it| it.first == *first) {
@@ -75,7 +75,7 @@ impl LogDisk {
         }
     }
 
-    /// Removes the segments that contain no record after `lsn`. Keeps the last segment.
+    /// Removes the segments that contain no record after `lsn`, except for the last segment.
     pub(crate) fn trim(&mut self, lsn: Lsn) {
         while self.segments.len() > 1 && self.segments[1].first.raw() <= lsn.raw() + 1 {
             self.segments.remove(0);
@@ -114,7 +114,7 @@ impl LogDisk {
                     kept[from..to].fill(0);
                 }
             }
-            // The device may have persisted the new file length, but not the bytes.
+            // Otherwise the device has stored the new length of the segment, but not all bytes.
             if random.percent(70) {
                 kept.truncate(end);
             }
@@ -122,8 +122,8 @@ impl LogDisk {
         }
     }
 
-    /// Reads the log like a starting target: truncates the unsynced end, syncs the rest, and
-    /// returns the records.
+    /// Reads the log like a starting target. Truncates the damaged end, syncs the rest of the log,
+    /// and returns the records.
     ///
     /// # Errors
     /// `Corrupt` if a synced record is damaged.
@@ -131,7 +131,7 @@ impl LogDisk {
         let mut records: Vec<Record> = Vec::new();
         let mut kept = 0;
         let mut is_over = false;
-        // The expected first record of the next segment, even if no record precedes that segment.
+        // Number of the expected first record of the next segment.
         let Some(mut next) = self.segments.first().map(|it| it.first) else { return Ok(records) };
         for segment in &mut self.segments {
             let found = scan(self.owner, segment.first, &segment.bytes)?;
@@ -143,8 +143,8 @@ impl LogDisk {
                 }
                 continue;
             }
-            // A tail of zeros contains no record, so the next segment must begin with the record
-            // `next`.
+            // An end of zeros contains no record. So if this segment ends in zeros, the next
+            // segment must begin with the record `next`.
             segment.bytes.truncate(found.end);
             segment.synced = found.end;
             next = Lsn::new(next.raw() + found.records.len() as u64);
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_power_loss_keeps_synced_bytes_and_recovery_reads_them() {
+    fn recovery_after_a_power_loss_reads_all_synced_records() {
         for seed in 0..300 {
             let mut disk = filled(9);
             disk.power_loss(&mut Random::new(seed));
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kill_keeps_everything() {
+    fn kill_of_the_process_loses_no_record() {
         assert_eq!(filled(9).recover().expect("an undamaged log").len(), 20);
     }
 
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn truncated_log_has_no_records_after_the_given_one() {
+    fn cut_removes_all_records_after_the_given_record() {
         for last in 0..=21 {
             let mut disk = filled(9);
             disk.cut(Lsn::new(last));
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn trimming_keeps_records_after_the_checkpoint() {
+    fn trim_does_not_remove_records_after_the_checkpoint() {
         let mut disk = filled(20);
         disk.trim(Lsn::new(11));
         let records = disk.recover().expect("an undamaged log");

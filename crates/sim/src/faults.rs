@@ -1,7 +1,7 @@
 //! The faults of a run: ends of processes, broken connections, partitions, evictions, full disks,
 //! restarts of management, and changes of the cluster map.
 //!
-//! Owns the choice of the fault. The modules of the processes carry it out.
+//! Owns the choice of each fault. The modules of the processes inject it.
 
 use crate::network::Node;
 use crate::world::{Phase, SimEvent, World};
@@ -63,13 +63,13 @@ impl World {
         }
     }
 
-    /// Whether a fault hits the backup of a group, and not its primary.
+    /// Draws whether a fault hits the backup of a group instead of the primary.
     fn picks_backup(&mut self) -> bool {
         self.knobs.has_backups && self.random.percent(40)
     }
 
-    /// An administrator evicts a running client, whose connections to targets usually break at the
-    /// same moment. So replies are lost together with the sessions.
+    /// Lets an administrator evict a running client. Usually the client's connections to targets
+    /// break at the same moment, so that replies are lost together with the sessions.
     fn evict_running_client(&mut self, client: usize) {
         if !self.clients[client].is_running {
             return;
@@ -108,7 +108,8 @@ impl World {
         let length = self.random.micros(1_000, 3_000_000);
         let until = self.now + length;
         self.network.partition(a, b, until);
-        // One of the two nodes may notice the partition, and then breaks a connection.
+        // One of the two nodes may notice the partition. It then breaks its connection to the other
+        // node.
         for connection in self.network.open_connections(a, false) {
             let of_both = self.network.connections.get(&connection).is_some_and(|it| {
                 [it.caller.0, it.callee.0].contains(&a) && [it.caller.0, it.callee.0].contains(&b)

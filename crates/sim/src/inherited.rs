@@ -1,7 +1,7 @@
-//! The part of the reference model for access control lists, permissions and stripe patterns: the
-//! values that a new inode inherits from its directory, and how setting one of them changes the
-//! others. The model shares the arithmetic of lists and patterns with the real code. The model
-//! decides independently when each of them applies.
+//! The part of the reference model for access control lists, permissions and stripe patterns. It
+//! defines the values that a new inode inherits from its directory, and how setting one value
+//! changes the others. The model uses the functions of the real code that calculate lists and
+//! patterns, but decides independently when they apply.
 
 use crate::model::Inode;
 use skep_cluster::patterns;
@@ -26,7 +26,7 @@ impl Inode {
         [ACCESS_ACL, DEFAULT_ACL].iter().any(|name| self.xattrs.contains_key(*name))
     }
 
-    /// Returns a new inode in this directory, which has the id `directory`.
+    /// Returns a new inode in this directory. `directory` is the id of the directory.
     pub(crate) fn child(
         &self,
         directory: InodeId,
@@ -70,7 +70,7 @@ impl Inode {
         child
     }
 
-    /// Sets permissions like `chmod`: the access control list follows the mode.
+    /// Sets permissions like `chmod`, which also changes the access control list.
     pub(crate) fn set_permissions(&mut self, permissions: u32) {
         self.permissions = permissions;
         if let Some(mut acl) = self.acl(ACCESS_ACL) {
@@ -112,8 +112,8 @@ impl Inode {
         self.inline.clear();
     }
 
-    /// Whether `found` equals the expected pattern. The groups are not compared if a placement
-    /// policy chose them, since the model does not predict its choice.
+    /// Whether `found` equals the expected pattern. Does not compare groups that a placement policy
+    /// has chosen, since the model does not predict the choice.
     pub(crate) fn has_pattern(&self, found: Option<&StripePattern>) -> bool {
         let (Some(expected), Some(found)) = (&self.pattern, found) else {
             return self.pattern.is_none() && found.is_none();

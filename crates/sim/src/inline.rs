@@ -1,9 +1,10 @@
 //! Clients that write, read and sync the first bytes of files, which metadata targets store inline.
 //!
-//! Checks more than the witness does: a write that a target reports as safe exists and survives all
-//! power losses, and a write that a target reports as lost was lost. After the answer the client
-//! drops the marks of these writes, like a real client. A target may report a write as lost if the
-//! start of the write is so old that the target has forgotten it.
+//! Checks replies that the witness does not check. A write that a target reports as durable exists
+//! and survives all power losses, and a write that a target reports as lost was lost. After the
+//! reply the client drops the marks of these writes, like a real client. A target may also report a
+//! write as lost if the write belongs to a start of the target that is so old that the target has
+//! forgotten it.
 
 use crate::operation::Op;
 use crate::witness::InstanceId;
@@ -30,7 +31,7 @@ impl World {
         if most == 0 {
             return None;
         }
-        // The handle may have an old truncate generation, which the target refuses.
+        // The truncate generation of the handle may be old. The target then refuses the write.
         let is_current = self.random.percent(50);
         let truncate_generation = if is_current { u64::MAX } else { truncate_generation };
         let offset = self.random.below(most);
@@ -39,7 +40,7 @@ impl World {
             let length = length as u32;
             return Some(Op::ReadInline(ReadInline { inode, generation, offset, length }));
         }
-        // The byte is sometimes zero.
+        // Sometimes write zeros, which the model removes at the end of the inline bytes.
         let byte = self.random.below(4) as u8;
         let bytes = vec![byte; length as usize];
         Some(Op::WriteInline(WriteInline {
@@ -59,7 +60,7 @@ impl World {
         let unsynced = &self.clients[client].inline_writes;
         let which = self.random.index(unsynced.len().max(1));
         let (inode, written) = unsynced.iter().nth(which)?;
-        // Only the newest write of each start is sent.
+        // The client sends only the newest write of each start of the target.
         let newest: BTreeMap<_, _> =
             written.iter().map(|(mark, _)| (mark.start, mark.record)).collect();
         let mark = |(start, record)| InlineMark { start, record };
@@ -92,8 +93,8 @@ impl World {
                         |it: &InlineMark| it.start == mark.start && it.record >= mark.record;
                     it.written.iter().any(is_covering)
                 };
-                // Another task may have synced the same writes in the meantime and received the
-                // answer.
+                // Another task may have synced the same writes in the meantime, and received the
+                // reply first.
                 let is_unsynced =
                     |mark: &InlineMark| of_file.iter().any(|(known, _)| known == mark);
                 let other_task_synced = !it.written.iter().all(is_unsynced);
@@ -102,7 +103,7 @@ impl World {
                 if of_file.is_empty() {
                     unsynced.remove(&it.inode);
                 }
-                // The number of a target's start is at most the number of the target's life.
+                // The start number of a target is at most its life number in the simulation.
                 let oldest = it.written.iter().map(|mark| mark.start).min().unwrap_or_default();
                 let lives = self.targets.iter().map(|target| target.life).max();
                 let may_be_forgotten =

@@ -1,17 +1,17 @@
-//! Counts the cases that a checker could not judge. Tests bound their share, since a checker that
-//! is switched off finds nothing.
+//! Counts the cases that a checker could not check. Tests limit their share, since a checker that
+//! is switched off finds no bug.
 
-/// The cases of a checker.
+/// Number of cases that a checker has seen and skipped.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Judged {
-    /// Number of cases.
+    /// Number of all cases.
     pub seen: u64,
     /// Number of cases in which the checker was switched off.
     pub skipped: u64,
 }
 
 impl Judged {
-    /// Counts a case.
+    /// Counts a case, which the checker has skipped if `is_judged` is false.
     pub(crate) fn count(&mut self, is_judged: bool) {
         self.seen += 1;
         self.skipped += u64::from(!is_judged);
@@ -23,7 +23,8 @@ impl Judged {
         Self { seen: self.seen + other.seen, skipped: self.skipped + other.skipped }
     }
 
-    /// Whether at most `percent` of the cases were not judged. Always true for few cases.
+    /// Whether the checker skipped at most `percent` % of the cases. Of fewer than 100 cases, it
+    /// may skip `percent` cases.
     pub fn is_within(self, percent: u64) -> bool {
         self.skipped * 100 <= self.seen.max(100) * percent
     }

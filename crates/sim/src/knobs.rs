@@ -1,5 +1,5 @@
-//! The values that a seed determines before its run begins: sizes, limits (which are small), and
-//! the enabled faults.
+//! The values that a seed determines before its run begins: sizes, limits and the enabled faults.
+//! The limits are small, so that runs reach them.
 
 use crate::random::Random;
 use skep_metadata::limits::Limits;
@@ -17,7 +17,7 @@ pub struct Faults {
     pub breaks: bool,
     /// Whether pairs of nodes are partitioned for a while.
     pub partitions: bool,
-    /// Whether syncs and messages sometimes take long.
+    /// Whether some syncs and messages take a long time.
     pub slowness: bool,
     /// Whether clients die and restart with new sessions, and whether an administrator evicts
     /// running clients.
@@ -26,8 +26,8 @@ pub struct Faults {
     pub storage_stops: bool,
     /// Whether disks of targets become full for a while.
     pub full_disks: bool,
-    /// Whether management restarts: for a while it removes no client, and no server receives a
-    /// newer map. Registrations of clients that were evicted still succeed.
+    /// Whether management restarts. During a restart it removes no client, and no server receives a
+    /// newer map. New registrations of evicted clients still succeed.
     pub management_restarts: bool,
     /// Whether the capacity pool and the reachability of the storage targets change in the map.
     pub map_changes: bool,
@@ -38,7 +38,7 @@ pub struct Faults {
 pub enum PlantedBug {
     /// The coordinator of a transaction drops commit notices to participants.
     LoseCommitNotices,
-    /// The disk reports a sync as finished as soon as it begins.
+    /// The disk reports a sync as finished when the sync begins.
     SyncTooSoon,
     /// A starting target forgets the stored replies of slots.
     ForgetSlots,
@@ -48,29 +48,32 @@ pub enum PlantedBug {
     TruncateTooSoon,
     /// A starting target forgets the truncations that are not finished.
     ForgetTruncations,
-    /// Storage targets keep their incarnation when they lose power.
+    /// Storage targets do not change their incarnation when they lose power.
     KeepIncarnation,
-    /// A client that lost its session and a reply repeats the request without asking for the
+    /// A client that lost its session and a reply repeats the request. It does not request the
     /// outcome of the first attempt.
     RepeatBlindly,
-    /// A starting target forgets which numbers it has given out.
+    /// A starting target forgets which inode numbers it has assigned.
     ReuseNumbers,
-    /// A target with a backup counts a record as held as soon as it has appended the record itself.
+    /// A primary counts a record as appended by all members as soon as it has appended the record
+    /// itself.
     AnswerBeforeHeld,
-    /// A target with a backup counts a record as safe as soon as it has synced the record itself.
+    /// A primary counts a record as synced by all members as soon as it has synced the record
+    /// itself.
     EffectBeforeSafe,
-    /// A target with a backup writes a record to its store as soon as it has synced the record.
+    /// A primary writes a record to its store as soon as it has synced the record itself.
     StoreAheadOfSafe,
-    /// A starting target forgets its starts, so that it gives out versions again which a power loss
-    /// has reverted.
+    /// A starting target forgets its earlier starts. So it assigns versions of files again that a
+    /// power loss has reverted.
     ForgetStarts,
-    /// A backup writes the primary's number of the last synced record into its own records.
+    /// A backup writes the number of the primary's last synced record into its own log records,
+    /// instead of its own number.
     KeepPrimarySynced,
-    /// A member that has lost power takes over before it has caught up.
+    /// A member that has lost power takes over before it has received the lost records again.
     PromoteAfterPowerLoss,
     /// A backup accepts records of an earlier epoch.
     AcceptOlderEpoch,
-    /// Storage targets carry out requests of a primary after another member has taken over.
+    /// Storage targets execute requests of a primary after another member has taken over.
     ObeyDeposed,
     /// A starting target forgets the locks that applications hold.
     ForgetLocks,
@@ -78,9 +81,9 @@ pub enum PlantedBug {
     ForgetPrepared,
     /// A starting target forgets the inline bytes of all files.
     ForgetInline,
-    /// Clients acknowledge notifications about shared files and do not follow them.
+    /// Clients acknowledge notifications about shared files, but do not treat the files as shared.
     IgnoreNotifications,
-    /// Storage targets write for clients that were removed from the cluster map.
+    /// Storage targets execute writes of clients that management has removed from the cluster map.
     WriteForEvicted,
     /// Storage targets check the sender of a write only when the write arrives, and not again after
     /// the write has waited.
@@ -153,7 +156,7 @@ impl PlantedBug {
 pub struct Knobs {
     /// Number of metadata targets.
     pub targets: usize,
-    /// Whether each metadata target has a backup, whose acknowledgements arrive late and which
+    /// Whether each metadata target has a backup. The backup's acknowledgements arrive late, and it
     /// takes over when the target dies.
     pub has_backups: bool,
     /// Number of storage targets.
@@ -164,11 +167,11 @@ pub struct Knobs {
     pub tasks: usize,
     /// Number of operations of all clients together.
     pub steps: u64,
-    /// When metadata targets sync the log.
+    /// The policy of metadata targets for syncs of the log.
     pub policy: SyncPolicy,
     /// Limits in the metadata targets.
     pub limits: Limits,
-    /// Number of inline bytes of new files that have no pattern of their own.
+    /// Number of inline bytes of new files that inherit no pattern from their directory.
     pub inline_bytes: u64,
     /// Duration of a session's lease.
     pub lease: Duration,
@@ -184,8 +187,8 @@ pub struct Knobs {
     pub plant: Option<PlantedBug>,
 }
 
-/// Maximum duration of a sync on a disk that is not slow, in microseconds. A metadata target
-/// expects this maximum (`SYNC_AFTER`).
+/// Maximum duration of a sync on a disk that is not slow, in microseconds. Metadata targets assume
+/// this maximum (`SYNC_AFTER`).
 pub(crate) const USUAL_SYNC_MICROS: u64 = 5_000;
 /// Maximum duration of a sync on a slow disk, in microseconds.
 pub(crate) const SLOW_SYNC_MICROS: u64 = 60_000;

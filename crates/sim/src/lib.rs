@@ -2,11 +2,12 @@
 //!
 //! Runs the real state machine of metadata targets ([`skep_metadata::target::MetadataTarget`]) with
 //! simulated disks, network, storage targets and clients. One number, the seed, determines sizes,
-//! limits, the workload and every fault. [`run()`] returns the report. `witness` checks each answer
+//! limits, the workload and every fault. [`run()`] returns the report. `witness` checks each reply
 //! during the run, and `checks` reads the stores at the end of the run. In some runs each target
-//! has a backup (`backup`), which takes over by a model of management (`take_over`). `management`
-//! publishes maps and restarts. The simulation covers neither management's state machine, nor
-//! leases between members, nor changes of shards in the cluster map.
+//! has a backup (`backup`). A model of management decides when the backup takes over (`take_over`).
+//! `management` publishes cluster maps, and simulates restarts of management. The simulation covers
+//! neither management's state machine, nor leases between members, nor changes of shards in the
+//! cluster map.
 
 mod backup;
 mod calls;

@@ -9,7 +9,7 @@ use skep_sim::{
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// Simulates the metadata core under faults; a seed decides everything.
+/// Simulates the metadata core under faults. The seed determines the whole run.
 #[derive(Debug, Parser)]
 struct Arguments {
     /// First seed.
@@ -18,7 +18,7 @@ struct Arguments {
     /// Number of seeds, beginning with the first.
     #[arg(long, default_value_t = 1)]
     new: u64,
-    /// Seconds after which no new seed begins.
+    /// Number of seconds after which no new seed begins.
     #[arg(long)]
     seconds: Option<u64>,
     /// Number of operations of a run, over all clients.

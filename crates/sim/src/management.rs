@@ -1,8 +1,8 @@
 //! Management in the simulation: the cluster map, the registration and removal of clients, and
 //! restarts.
 //!
-//! The state machine of management (`skep_cluster`) does not run here. Its state is durable, so a
-//! restart only delays what it publishes.
+//! The real state machine of management (`skep_cluster`) does not run here. Its state is durable,
+//! so a restart only delays the maps that it publishes.
 
 use crate::knobs::Knobs;
 use crate::network::Node;
@@ -36,15 +36,15 @@ impl World {
         }
     }
 
-    /// Restarts management. Its state is durable, so it continues with the same map.
+    /// Restarts management, which continues with the same map because its state is durable.
     pub(crate) fn restart_management(&mut self) {
         self.faults += 1;
         self.management_is_back = self.now + self.random.micros(10_000, 2_500_000);
     }
 
-    /// Changes the capacity pool and the reachability of the storage targets in the map. All of
-    /// them change in the same way: the reference model expects that new files use all targets, and
-    /// placement avoids a target only if others are better.
+    /// Changes the capacity pool and the reachability of the storage targets in the map. All
+    /// storage targets get the same values, because the reference model expects that new files use
+    /// all targets, and placement avoids a target only if other targets are better.
     pub(crate) fn change_map(&mut self) {
         self.faults += 1;
         let pools = [CapacityPool::Normal, CapacityPool::Low, CapacityPool::Emergency];
@@ -102,7 +102,8 @@ fn node(raw: u32, kind: NodeKind) -> skep_types::Node {
     }
 }
 
-/// Returns a formatted cluster in which each group has one member, or each metadata group two.
+/// Returns the map of a formatted cluster. Each group has one member, or each metadata group has
+/// two if targets have backups.
 pub(crate) fn map(knobs: &Knobs) -> ClusterMap {
     let mut map = ClusterMap::empty(ClusterId::new(*b"simulated skep 1"));
     let all = knobs.targets + knobs.storages;

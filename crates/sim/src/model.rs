@@ -1,6 +1,6 @@
-//! The reference model: a whole namespace in memory, to which operations are applied one at a time.
-//! The model is the only definition of the meaning of each operation. It does not cover targets,
-//! transactions or messages in flight.
+//! The reference model: a whole namespace in memory. The witness applies operations to it one at a
+//! time. The model is the only definition of the effect of each operation. It does not cover
+//! targets, transactions or messages in flight.
 
 mod inline;
 mod locks;
@@ -35,7 +35,7 @@ pub(crate) struct Inode {
     pub(crate) truncate_generation: u64,
     /// Permission bits.
     pub(crate) permissions: u32,
-    /// The project, and whether a directory passes its project on to new entries.
+    /// The project of the inode, and whether new entries of a directory inherit it.
     pub(crate) project: u32,
     pub(crate) hands_down_project: bool,
     /// Parent of a directory.
@@ -50,8 +50,8 @@ pub(crate) struct Inode {
     pub(crate) opens: BTreeMap<SessionId, (u32, u32)>,
     /// Locked ranges of each lock owner.
     pub(crate) locks: BTreeMap<Owner, LockRanges<LockMode>>,
-    /// Whether the inode was created without a name and has never had one, so that it may still get
-    /// a name.
+    /// Whether the inode was created without a name and has never had a name, so that it may still
+    /// get one.
     pub(crate) may_be_named: bool,
     /// The pattern of a file, without the groups that a placement policy chooses, or the default
     /// pattern of a directory.
@@ -60,8 +60,8 @@ pub(crate) struct Inode {
     pub(crate) inline: Vec<u8>,
     /// High-water mark: the highest end of a write that a client has reported.
     pub(crate) high_water: u64,
-    /// Whether the session of a writer ended while the file was open. Then the end of the session's
-    /// writes is unknown.
+    /// Whether the session of a writer ended while the file was open. If true, the end of this
+    /// session's writes is unknown.
     pub(crate) was_left_open: bool,
 }
 
@@ -76,7 +76,7 @@ pub(crate) type LockWait = (InodeId, Owner, u64, u64);
 pub(crate) struct Model {
     /// All inodes.
     pub(crate) inodes: BTreeMap<InodeId, Inode>,
-    /// Every wait for a lock that a client has requested so far.
+    /// All waits for locks that clients have requested so far.
     pub(crate) waits: BTreeSet<LockWait>,
     map: Arc<ClusterMap>,
 }
@@ -113,7 +113,7 @@ impl Model {
         Ok(self.inode(inode)?.kind)
     }
 
-    /// Applies a modifying operation that a target has committed, and checks its reply.
+    /// Applies a modifying operation that a target has committed, and checks the target's reply.
     ///
     /// # Errors
     /// Describes how the reply contradicts the model.
@@ -171,7 +171,7 @@ impl Model {
             Op::CloseMany(it) => {
                 for file in &it.files {
                     let is_writer = file.open == md::OpenMode::Write;
-                    // The request skips files that are removed or not open.
+                    // Ignore errors, because the request skips files that are removed or not open.
                     let _ = self.close(file.inode, session, (!is_writer).into(), is_writer.into());
                 }
                 Ok(())
@@ -257,10 +257,11 @@ impl Model {
                 if let Some(written) = &it.written {
                     write(inode, written);
                 }
-                // The reply contains the attributes from before the disposal of the file.
+                // Check the reply before the close, because it contains the attributes from before
+                // the removal of the file.
                 self.check(Some(&decode::<md::AttributesReply>(reply)?.attributes))?;
                 let is_writer = it.open == md::OpenMode::Write;
-                // A power loss may have lost the open, so an error is ignored.
+                // Ignore errors, because a power loss may have lost the open.
                 let _ = self.close(it.inode, session, (!is_writer).into(), is_writer.into());
                 return Ok(());
             }
@@ -370,10 +371,10 @@ impl Model {
         Ok(())
     }
 
-    /// Removes opens of a session. Removes an unlinked file after its last close.
+    /// Removes opens of a session from a file. Removes an unlinked file at its last close.
     ///
     /// # Errors
-    /// Fails if the session has fewer opens.
+    /// Fails if the session has fewer opens of the file.
     pub(crate) fn close(
         &mut self,
         inode: InodeId,

@@ -1,13 +1,13 @@
-//! The simulated network: connections between processes, with delay, loss and partitions. The
-//! network also retries calls like a router (`crates/rpc/src/routing.rs`): a call is repeated until
-//! a final answer arrives.
+//! The simulated network: connections between processes, with delay, loss and partitions. Like the
+//! real router (`crates/rpc/src/routing.rs`), the network repeats a call until a final reply
+//! arrives.
 //!
 //! # Faults
 //! Requests and replies of one connection arrive in order. A broken connection loses its replies.
-//! Its requests are either lost or arrive late, in addition to the repeated requests on the next
-//! connection. During a partition between two nodes, no message arrives. Messages sent during the
-//! partition arrive after its end, if their connection is still open or if late requests still
-//! arrive.
+//! Its requests are either lost, or they arrive late, in addition to the repeated requests on the
+//! next connection. During a partition between two nodes, no message between them arrives. A
+//! message sent during the partition arrives after its end if its connection is still open, or if
+//! the requests of its broken connection arrive late.
 
 use crate::random::Random;
 use crate::waits::is_of_task;
@@ -27,14 +27,14 @@ pub(crate) enum Node {
     Client(usize),
 }
 
-/// The purpose of a call, which determines the handler that gets the answer.
+/// The purpose of a call. It determines the handler of the reply.
 #[derive(Debug, Clone)]
 pub(crate) enum Purpose {
     /// A call of a metadata target, with its number.
     Target(u64),
     /// An operation of a client, with the index of the task.
     Task(usize),
-    /// A client's task asks for the outcome of its operation, whose session was lost.
+    /// A client's task requests the outcome of its operation, whose session was lost.
     Outcome(usize),
     /// One of several chunk writes of a client's operation, with the index of the task.
     Write(usize),
@@ -51,14 +51,14 @@ pub(crate) enum Purpose {
     Acknowledge(u64),
     /// A client closes a session.
     CloseSession,
-    /// A storage target asks whether the inodes of these chunk files exist.
+    /// A storage target checks whether the inodes of these chunk files exist.
     Cleaner(Vec<skep_types::ChunkFileKey>),
 }
 
 /// A call in flight.
 #[derive(Debug, Clone)]
 pub(crate) struct Call {
-    /// The calling process, and the number of its life.
+    /// The calling process, and its life number.
     pub(crate) caller: (Node, u64),
     /// The group that serves the call.
     pub(crate) group: GroupId,
@@ -78,17 +78,18 @@ pub(crate) struct Call {
 /// A connection.
 #[derive(Debug)]
 pub(crate) struct Connection {
-    /// The connecting process, and the number of its life.
+    /// The connecting process, and its life number.
     pub(crate) caller: (Node, u64),
-    /// The serving process, and the number of its life.
+    /// The serving process, and its life number.
     pub(crate) callee: (Node, u64),
     /// Whether the caller still uses the connection.
     pub(crate) is_open: bool,
-    /// Whether requests still arrive after the connection has broken.
+    /// Whether the requests of the connection still arrive after the connection has broken.
     pub(crate) is_late: bool,
     /// Whether a request has arrived on the connection.
     pub(crate) has_arrived: bool,
-    /// The target whose process has opened the connection; zero for clients and storage targets.
+    /// The metadata target whose process has opened the connection. Zero for clients and storage
+    /// targets.
     pub(crate) channel: TargetId,
     last_request: Duration,
     last_reply: Duration,
@@ -104,7 +105,7 @@ pub(crate) struct Network {
     links: BTreeMap<(Node, Node), u64>,
     partitions: BTreeMap<(Node, Node), Duration>,
     next: u64,
-    /// Whether messages are sometimes slow.
+    /// Whether some messages have a long delay.
     pub(crate) is_slow: bool,
 }
 
@@ -143,7 +144,7 @@ impl Network {
         self.next
     }
 
-    /// Returns the open connection between two processes. Creates a connection if necessary.
+    /// Returns the open connection between two processes. Opens one if necessary.
     pub(crate) fn connect(
         &mut self,
         caller: (Node, u64),
@@ -193,7 +194,7 @@ impl Network {
         self.partitions.insert(pair(a, b), until);
     }
 
-    /// Returns the end of the current partition between two nodes, if there is one.
+    /// Returns the end of the current partition between two nodes, if any.
     pub(crate) fn partitioned_until(&self, a: Node, b: Node, now: Duration) -> Option<Duration> {
         self.partitions.get(&pair(a, b)).copied().filter(|until| *until > now)
     }
@@ -203,7 +204,7 @@ impl Network {
         self.partitions.clear();
     }
 
-    /// Breaks a connection on the caller's side. Returns the calls that were sent on it.
+    /// Breaks a connection on the caller's side. Returns the calls that the caller sent on it.
     pub(crate) fn break_connection(&mut self, number: u64, is_late: bool) -> Vec<u64> {
         let Some(connection) = self.connections.get_mut(&number).filter(|it| it.is_open) else {
             return Vec::new();
@@ -223,8 +224,8 @@ impl Network {
     }
 
     /// Whether the server has closed the connection because a later connection of the same channel
-    /// has reached it (`skep_rpc::Channel`). A target keeps its channel over all its lives, and a
-    /// client has a new channel in each life.
+    /// has reached the server (`skep_rpc::Channel`). All processes of a target have the same
+    /// channel. Each process of a client has a new channel.
     pub(crate) fn is_superseded(&self, number: u64) -> bool {
         let Some(old) = self.connections.get(&number) else { return false };
         let is_same = |it: &Connection| {
@@ -251,7 +252,7 @@ impl Network {
         self.calls.retain(|_, call| call.caller.0 != caller);
     }
 
-    /// Removes the calls of a client's task. Returns whether any were in flight.
+    /// Removes the calls of a client's task. Returns whether any call of the task was in flight.
     pub(crate) fn forget_task(&mut self, client: Node, task: usize) -> bool {
         let before = self.calls.len();
         let is_its = |call: &Call| call.caller.0 == client && is_of_task(&call.purpose, task);
@@ -268,19 +269,19 @@ impl Network {
     }
 }
 
-/// Whether an answer is final, so that the call is not retried.
+/// Whether a reply is final, so that the network does not repeat the call.
 pub(crate) fn is_final(result: &Result<Vec<u8>>) -> bool {
     let class = result.as_ref().err().map(|error| error.code().retry_class());
     class.is_none_or(|class| class == RetryClass::Never)
 }
 
-/// Whether an answer makes the caller close the connection.
+/// Whether a reply makes the caller close the connection.
 pub(crate) fn closes(result: &Result<Vec<u8>>) -> bool {
     let class = result.as_ref().err().map(|error| error.code().retry_class());
     class == Some(RetryClass::AfterFailover)
 }
 
-/// Returns the error of a call that exceeded the timeout of its caller.
+/// Returns the error of a call that has no reply within its caller's time limit.
 pub(crate) fn timed_out() -> Error {
     ErrorCode::TimedOut.into()
 }

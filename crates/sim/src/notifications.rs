@@ -1,5 +1,5 @@
 //! Notifications to clients about shared files (docs/design/0008-shared-files.md), and the check
-//! that they arrive in time.
+//! that each arrives in time.
 
 use crate::client::is_lost;
 use crate::knobs::PlantedBug;
@@ -42,7 +42,8 @@ impl World {
         );
     }
 
-    /// Handles a reply with notifications: the client marks its handles as shared and acknowledges.
+    /// Handles a reply with notifications. The client marks its handles of the files as shared, and
+    /// acknowledges the notifications.
     pub(crate) fn receive_notifications(
         &mut self,
         client: usize,
@@ -81,7 +82,7 @@ impl World {
     }
 
     /// Checks that each client that has a shared file open was notified that the file is shared.
-    /// Opens that a power loss has lost are excepted: no metadata target has a record of them
+    /// Ignores opens that a power loss has lost, because no metadata target has a record of them
     /// (docs/design/0008-shared-files.md, failure cases).
     pub(crate) fn check_sharing(&mut self, inode: InodeId) {
         let running = self.targets.iter().filter_map(|target| target.running.as_ref());

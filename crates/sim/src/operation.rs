@@ -27,7 +27,7 @@ macro_rules! operations {
                 match self { $(Self::$name(it) => it.to_bytes(),)* }
             }
 
-            /// Whether the request modifies data, and so needs a slot.
+            /// Whether the request is a modifying request, which needs a slot.
             pub(crate) fn modifies(&self) -> bool {
                 match self { $(Self::$name(_) => <$module::$name as Request>::MODIFIES,)* }
             }
@@ -73,7 +73,7 @@ operations! {
 }
 
 impl Op {
-    /// Whether a target with a full disk may refuse the operation.
+    /// Whether the operation needs space, so that a target with a full disk may refuse it.
     pub(crate) fn adds(&self) -> bool {
         matches!(
             self,
@@ -89,8 +89,8 @@ impl Op {
         )
     }
 
-    /// Whether the operation belongs to a wait for a lock: it needs no slot, but depends on its
-    /// session.
+    /// Whether the operation belongs to a wait for a lock. Such an operation needs no slot, but
+    /// depends on its session.
     pub(crate) fn is_of_wait(&self) -> bool {
         matches!(self, Self::WaitLock(_) | Self::EndWait(_))
     }
@@ -101,7 +101,7 @@ impl Op {
     }
 
     /// Whether all effects of the request end with its session. A client repeats such a request in
-    /// its next session without asking for the outcome.
+    /// its next session without a request for the outcome.
     pub(crate) fn ends_with_session(&self) -> bool {
         match self {
             Self::Open(it) => !it.truncate,
@@ -110,8 +110,9 @@ impl Op {
         }
     }
 
-    /// This request, with this reply, was executed in a session that was lost. Returns the request
-    /// that opens its file again. `None` means that the request did not open a file.
+    /// For a request that a target executed in a lost session, with the reply `reply`: returns the
+    /// request that opens its file again. `None` means that the executed request did not open a
+    /// file.
     pub(crate) fn open_again(&self, reply: &[u8]) -> Option<Self> {
         let open = match self {
             Self::Create(it) if it.open != md::OpenMode::No => it.open,
@@ -170,15 +171,15 @@ impl Op {
     }
 }
 
-/// The content of an answer, reduced to the parts that the reference model covers.
+/// The content of a reply, reduced to the parts that the reference model covers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Summary {
-    /// Success without further content.
+    /// Success without other content.
     Success,
     /// A directory entry: the inode and its kind.
     Entry(InodeId, FileKind),
-    /// Attributes. For a directory, the link count and size are zero here: targets update them late
-    /// in transactions with other targets.
+    /// Attributes. For a directory, the link count and size are zero here, because targets update
+    /// both late in transactions with other targets.
     Attributes {
         /// Id of the inode.
         inode: InodeId,
@@ -192,7 +193,7 @@ pub(crate) enum Summary {
         permissions: u32,
         /// Whether the inode has access control lists.
         has_acl: bool,
-        /// The project of the inode, and whether the directory passes it on.
+        /// The project of the inode, and whether new entries of the directory inherit it.
         project: (u32, bool),
     },
     /// The value of an attribute, or the target of a symbolic link.

@@ -1,7 +1,8 @@
-//! The planted bugs that change one value: keys that a starting target forgets, replies, and calls.
+//! The planted bugs that change a single value: forgotten keys of a starting target, replies, and
+//! calls.
 //!
-//! A test plants one bug, to prove that a checker finds it. Planted bugs that change more are in
-//! the simulation code that they change.
+//! A test plants one bug, to prove that a checker finds it. Other planted bugs are in the
+//! simulation code that they change.
 
 use crate::knobs::PlantedBug;
 use skep_format::log::Record;
@@ -29,7 +30,7 @@ fn is_forgotten(plant: PlantedBug, key: &[u8]) -> bool {
     key.starts_with(&prefix)
 }
 
-/// Removes what a starting target forgets from its engine and from its log records.
+/// Removes the keys that a starting target forgets from its engine and from its log records.
 pub(crate) fn forget(
     plant: Option<PlantedBug>,
     engine: &mut MemoryEngine,
@@ -52,12 +53,12 @@ pub(crate) fn forget(
     }
 }
 
-/// Returns the reply that a target gives instead of `body`.
+/// Returns the reply that a target with the planted bug sends instead of `body`.
 pub(crate) fn reply(plant: Option<PlantedBug>, message: u16, body: Vec<u8>) -> Vec<u8> {
     match plant {
         Some(PlantedBug::OmitEntries) if message == md::ReadDirectory::ID => {
             let Ok(mut page) = md::DirectoryEntries::from_bytes(&body) else { return body };
-            // As if the cursor of the next page were one entry too high.
+            // Omit the first entry, as if the cursor of this page were one entry too high.
             if page.entries.len() > 1 {
                 page.entries.remove(0);
             }

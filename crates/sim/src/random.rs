@@ -1,5 +1,5 @@
-//! The only source of random numbers in a run. The numbers must not change with the version of a
-//! library, since a seed must always give the same run. So they come from Skep's own generator.
+//! The only source of random numbers in a run. The numbers come from Skep's own generator. A seed
+//! must always give the same run, also with a newer version of a library.
 
 use skep_types::random::SplitMix64;
 use std::time::Duration;

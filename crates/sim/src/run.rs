@@ -1,5 +1,5 @@
-//! One run: a phase with faults, a quiet phase, then the checks. Afterwards all targets lose power,
-//! and the run repeats the checks.
+//! One run. It has a phase with faults, a quiet phase, and then the checks. Afterwards all targets
+//! lose power, and the run repeats the checks.
 
 use crate::checks::StoredState;
 use crate::judged::Judged;
@@ -28,7 +28,7 @@ pub struct Options {
 pub struct Report {
     /// The seed.
     pub seed: u64,
-    /// Hash over all events.
+    /// Hash over all events of the run.
     pub trace: u64,
     /// Number of events.
     pub events: u64,
@@ -36,12 +36,12 @@ pub struct Report {
     pub commits: u64,
     /// Number of faults.
     pub faults: u64,
-    /// Whether the reference model became incomplete, so that only the stores were checked from
-    /// then on.
+    /// Whether the reference model became incomplete, so that from then on the run only checked the
+    /// stores.
     pub is_blind: bool,
-    /// Complete listings.
+    /// Number of complete listings, checked and skipped.
     pub listings: Judged,
-    /// Sizes of files at the end of the run.
+    /// Number of file sizes at the end of the run, checked and skipped.
     pub sizes: Judged,
     /// Simulated duration.
     pub time: Duration,
@@ -49,22 +49,23 @@ pub struct Report {
     pub violation: Option<String>,
 }
 
-/// Distinguishes the draw of backups from the other draws of a seed.
+/// Makes the random draw about backups independent of the other draws of a seed.
 const BACKUPS_DRAW: u64 = 0x6261_636B_7570;
 /// Share of runs in which targets have backups, in percent.
 const BACKUPS_PERCENT: u64 = 35;
-/// Time limit for all work to finish after the last fault. Leases are at most 2 s.
+/// Time limit for the end of all work after the last fault. Leases are at most 2 s long.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(60);
 /// Maximum share of runs whose reference model may become incomplete, in percent.
 pub const MOST_BLIND_PERCENT: u64 = 3;
-/// Maximum share of listings that may not be judged, in percent.
+/// Maximum share of listings that the witness may skip, in percent.
 pub const MOST_LISTINGS_SKIPPED_PERCENT: u64 = 3;
-/// Maximum share of files whose size may not be judged, in percent: most of them are truncated, or
-/// open, or in a run with power losses.
+/// Maximum share of files whose size the checker may skip, in percent. Most of the skipped files
+/// are truncated, or open, or in a run with power losses.
 pub const MOST_SIZES_SKIPPED_PERCENT: u64 = 65;
-/// Maximum number of events. No correct run needs that many.
+/// Maximum number of events of a run. No correct run needs as many events.
 const MAX_EVENTS: u64 = 1_000_000;
-/// The same with a planted bug. Some bugs stop a group for ever, without a violation.
+/// Maximum number of events of a run with a planted bug. Some bugs stop a group for ever, without a
+/// violation.
 const MAX_PLANTED_EVENTS: u64 = 60_000;
 
 /// Runs the seed of `options`.
@@ -73,7 +74,7 @@ pub fn run(options: &Options) -> Report {
     let mut knobs = Knobs::draw(&mut random);
     knobs.steps = options.steps.unwrap_or(knobs.steps);
     knobs.plant = options.plant;
-    // A separate random generator, so that the other random numbers of a seed stay the same.
+    // Use a separate random generator, so that the other random numbers of a seed do not change.
     let has_backups = Random::new(options.seed ^ BACKUPS_DRAW).percent(BACKUPS_PERCENT);
     knobs.has_backups = options.plant.map_or(has_backups, PlantedBug::needs_backups);
     if options.trace {

@@ -1,7 +1,8 @@
-//! A simulated storage target: the set of its chunk files and their sizes. There are no file
-//! contents and no torn writes, since the metadata core does not rely on them in a real storage
-//! target (`crates/storage`). A power loss undoes truncations that were not synced: the truncated
-//! bytes are back. The checkers never let a metadata target measure such a chunk file.
+//! A simulated storage target: the set of its chunk files and their sizes. It has no file contents
+//! and no torn writes, since the metadata core does not depend on these in a real storage target
+//! (`crates/storage`). A power loss undoes truncations that were not synced, so that the truncated
+//! bytes appear again. The checkers report a violation if a metadata target uses the size of a
+//! chunk file with such bytes.
 
 use crate::knobs::PlantedBug;
 use crate::network::{Node, Purpose};
@@ -29,19 +30,20 @@ pub(crate) struct StorageProcess {
     /// The newest cluster map that the target has received.
     pub(crate) map: Arc<ClusterMap>,
     senders: SenderEpochs,
-    /// Sessions that had ended at a metadata target when it asked for the size of a chunk file. No
-    /// write in these sessions may succeed any more.
+    /// Sessions that had ended at a metadata target when that target requested the size of a chunk
+    /// file. No write in these sessions may succeed any more.
     pub(crate) fenced: BTreeSet<SessionId>,
-    /// Changes whenever a power loss may have undone truncations.
+    /// A number that changes whenever a power loss may have undone truncations.
     incarnation: u64,
-    /// Truncated chunk files whose truncation is not synced: the size before, and the generation.
+    /// Chunk files with a truncation that is not synced. The values are the size before the
+    /// truncation, and its generation.
     unsynced: BTreeMap<ChunkFileKey, (u64, u64)>,
-    /// Chunk files with bytes that a truncation had removed and a power loss has brought back, with
-    /// the generation of that truncation.
+    /// Chunk files with bytes that a truncation had removed and that appeared again after a power
+    /// loss. The value is the generation of that truncation.
     pub(crate) old_tails: BTreeMap<ChunkFileKey, u64>,
-    /// The newest generation of truncated chunk files that the process remembers.
+    /// The newest generation of each truncated chunk file, in the memory of the process.
     generations: BTreeMap<ChunkFileKey, u64>,
-    /// The newest generation in which a chunk file was truncated, for the checkers.
+    /// The newest generation in which each chunk file was truncated, for the checkers.
     pub(crate) truncated: BTreeMap<ChunkFileKey, u64>,
 }
 
@@ -87,7 +89,7 @@ impl StorageProcess {
         Ok(())
     }
 
-    /// Serves a request, and returns its answer. The caller has checked the sender.
+    /// Serves a request, and returns the reply. The caller must have checked the sender.
     pub(crate) fn serve(
         &mut self,
         header: &Header,
@@ -140,7 +142,7 @@ impl StorageProcess {
         }
     }
 
-    /// Removes the chunk files whose inodes do not exist according to the metadata target's reply.
+    /// Removes the chunk files whose inodes do not exist, according to the metadata target's reply.
     pub(crate) fn remove_orphans(&mut self, keys: &[ChunkFileKey], result: Result<Vec<u8>>) {
         self.unanswered_checks -= 1;
         let existing = result.and_then(|body| st::WhichExistReply::from_bytes(&body));
@@ -165,8 +167,8 @@ impl StorageProcess {
             return;
         }
         self.generations.insert(key, generation);
-        // If the file has grown beyond the old bytes since, this truncation does not remove them. A
-        // power loss may have such an effect on every change that was not synced.
+        // If the file has grown beyond the old bytes since, this truncation does not remove them.
+        // This is no violation, because a power loss may leave any mixture of unsynced changes.
         if self.old_tails.get(&key).is_some_and(|it| generation >= *it) {
             self.old_tails.remove(&key);
         }
@@ -195,7 +197,8 @@ impl World {
     pub(crate) fn find_orphans(&mut self, storage: usize) {
         self.after(Duration::from_millis(700), SimEvent::Clean { storage });
         let process = &self.storages[storage];
-        // With this planted bug, the search is disabled, since it would hide the effect of the bug.
+        // With this planted bug, the target does not search for orphans, since the search would
+        // hide the effect of the bug.
         let ignores_removals = self.knobs.plant == Some(PlantedBug::IgnoreRemovals);
         if !process.is_running || process.unanswered_checks > 0 || ignores_removals {
             return;
@@ -214,8 +217,8 @@ impl World {
         }
     }
 
-    /// Stops a storage target for a while. Its chunk files are kept. If it loses power, truncations
-    /// that were not synced are undone.
+    /// Stops a storage target for a while. Its chunk files remain. If the target loses power,
+    /// truncations that were not synced are undone.
     pub(crate) fn stop_storage(&mut self, storage: usize) {
         let process = &mut self.storages[storage];
         if !process.is_running {

@@ -1,21 +1,21 @@
-//! The change of roles in a metadata target's group: a model of management's decisions, and the
-//! checks of both members at that moment.
+//! The change of roles in a metadata target's group. This file has a model of management's
+//! decisions, and the checks of both members at that moment.
 //!
-//! Management is not simulated: it decides at the moment at which a process ends, by the rules of
-//! [`skep_cluster::groups`], and the ended process returns as a backup. The new map travels to all
-//! others with delays. Leases are not part of the model.
+//! Management's processes are not simulated. The model decides at the moment at which a process
+//! ends, by the rules of [`skep_cluster::groups`]. The ended process returns as a backup. The other
+//! processes receive the new map with delays. Leases are not part of the model.
 //!
 //! # Rules of the model
 //! - A member that has lost power does not take over before it has caught up. If both members have
-//!   lost power, the one with the longer log (by epoch and number) becomes the primary.
-//! - The epoch rises whenever a member has lost power: otherwise a primary without some records of
-//!   its backup would give the numbers of these records to other records of the same epoch.
-//! - Records that the group has lost stay lost: a member that still has them removes them before it
-//!   takes over. A real member would keep them, which is right as well, since no client has seen
-//!   them. But the reference model has forgotten them.
+//!   lost power, the member with the longer log (by epoch and number) becomes the primary.
+//! - The epoch rises whenever a member has lost power. Otherwise a primary that lacks some records
+//!   of its backup would give the numbers of these records to other records of the same epoch.
+//! - A member that still has records that the group has lost removes them before it takes over. A
+//!   real member would not remove them, which is also correct, since no client has got a reply
+//!   about them. But the reference model has reverted them.
 //!
 //! # Checks
-//! - A take-over loses no change that a client has seen (`Witness::lose_unheld`).
+//! - A take-over loses no change about which a client has got a reply (`Witness::lose_unheld`).
 //! - Records of one epoch and number are equal in both members.
 //! - The store of no member is ahead of the log that the group continues.
 
@@ -54,14 +54,14 @@ fn differing(one: &[Record], other: &[Record]) -> Option<Lsn> {
 struct Decision {
     /// Whether the backup becomes the primary.
     takes_over: bool,
-    /// Last synced record of the next primary, if it is a backup that takes over with its records
-    /// in memory.
+    /// Last synced record of the next primary. `None` unless the next primary is a backup that
+    /// takes over with its records in memory.
     synced: Option<Lsn>,
     is_power_loss: bool,
 }
 
 impl World {
-    /// Applies changes of a group to the cluster map, and publishes it.
+    /// Applies changes of a group to the cluster map, and publishes the map.
     fn change_group(&mut self, index: usize, changes: &[(MemberChange, TargetId)]) {
         let id = GroupId::new(index as u32 + 1);
         let mut map = ClusterMap::clone(&self.map);
@@ -79,14 +79,15 @@ impl World {
         self.publish(map);
     }
 
-    /// A member that has lost power leaves the group and returns: the epoch rises by two.
+    /// Removes the backup from the group and adds it again, after a member has lost power. The
+    /// epoch of the group rises by two.
     fn renew_epoch(&mut self, index: usize) {
         let Some(member) = self.targets[index].backup.as_ref().map(|it| it.target) else { return };
         let changes = [(MemberChange::Drop, member), (MemberChange::MarkInSync, member)];
         self.change_group(index, &changes);
     }
 
-    /// The backup of a group is killed or loses power, and starts again later.
+    /// Kills the backup of a group, or lets it lose power. The backup starts again later.
     pub(crate) fn end_backup(&mut self, index: usize, is_power_loss: bool) {
         let last = self.targets[index].running.as_ref().map(MetadataTarget::last_logged);
         let (Some(backup), Some(last)) = (&mut self.targets[index].backup, last) else { return };
@@ -134,7 +135,8 @@ impl World {
             return last;
         }
         let was_running = backup.running.is_some();
-        // A running backup takes over with its records in memory, or starts from its log.
+        // Draw whether a running backup takes over with its records in memory, or reads its log
+        // first.
         let takes_memory = was_running && !lose_both && self.random.percent(50);
         let stopped = backup.end();
         let synced = stopped.as_ref().map(|it| it.synced).filter(|_| takes_memory);
@@ -176,7 +178,7 @@ impl World {
         last
     }
 
-    /// Returns the first of a member's records that the group has lost.
+    /// Returns the number of a member's first record that the group has lost.
     fn first_lost(&self, index: usize, records: &[Record]) -> Option<Lsn> {
         let ends = &self.targets[index].ends;
         let is_lost = |record: &&Record| {
@@ -185,14 +187,14 @@ impl World {
         records.iter().find(is_lost).map(|record| record.lsn)
     }
 
-    /// Notes that the group goes on in its present epoch after the record `last`.
+    /// Records that in its current epoch the group continues after the record `last`.
     fn note_end(&mut self, index: usize, last: Lsn) {
         let group = self.map.group(GroupId::new(index as u32 + 1));
         let epoch = group.map(|it| it.epoch).unwrap_or_default();
         self.targets[index].ends.push((last, epoch));
     }
 
-    /// The primary has lost power, and goes on, since its backup has not caught up.
+    /// Lets a primary that has lost power remain the primary, since its backup has not caught up.
     fn continue_alone(&mut self, index: usize, last: Lsn) {
         self.renew_epoch(index);
         self.note_end(index, last);
@@ -203,8 +205,8 @@ impl World {
         self.check(result);
     }
 
-    /// Makes one member the primary, and the other one its backup, in a new epoch. Returns the last
-    /// record of the group's log.
+    /// Makes one member the primary and the other member its backup, in a new epoch. Returns the
+    /// last record of the group's log.
     fn assign_roles(
         &mut self,
         index: usize,
@@ -222,7 +224,8 @@ impl World {
         let last = last_of(&primary);
         let is_ahead = applied(&ended.0) > Some(last);
         let mut backup = BackupProcess::stopped(member, disk, ended);
-        // A primary that was killed without a power loss still has every record that it shipped.
+        // A primary that was killed without a power loss still has every record that it sent to the
+        // backup, so it is caught up.
         backup.is_caught_up =
             !decision.is_power_loss || self.knobs.plant == Some(PlantedBug::PromoteAfterPowerLoss);
         backup.catches_up_at = last;

@@ -24,7 +24,7 @@ use std::time::Duration;
 /// Maximum time for which a process waits for the CPU.
 const LONGEST_CPU_WAIT: Duration = Duration::from_millis(1);
 
-/// The state that a stopped target keeps: the engine, and the records of the log.
+/// The state of a stopped target: the engine, and the records of the log.
 pub(crate) type StoppedState = (MemoryEngine, Vec<Record>);
 
 /// The process of a metadata target, whether running or stopped.
@@ -32,20 +32,21 @@ pub(crate) type StoppedState = (MemoryEngine, Vec<Record>);
 pub(crate) struct TargetProcess {
     pub(crate) life: u64,
     pub(crate) running: Option<MetadataTarget<MemoryEngine>>,
-    /// The target that is the primary of the group now.
+    /// The target that is currently the primary of the group.
     pub(crate) target: TargetId,
-    /// Epoch of the group, by the map of the process.
+    /// Epoch of the group in the cluster map that the process has.
     pub(crate) epoch: Epoch,
-    /// Version of the cluster map that the target's replies name.
+    /// Version of the cluster map that the target's replies to clients name.
     pub(crate) fence: MapVersion,
     pub(crate) backup: Option<BackupProcess>,
-    /// Last synced record, if the next start takes over the memory of a backup. `None` means that
-    /// the next start reads its log.
+    /// Last synced record, if the next start continues with the memory of a backup. `None` means
+    /// that the next start reads the log.
     pub(crate) resumes_at: Option<Lsn>,
     /// Last record that the target has synced, for a planted bug.
     pub(crate) synced: Lsn,
-    /// One entry for each time when a member continued without records that the other member may
-    /// still have: the last record of the group's log, and the new epoch.
+    /// The ends of earlier logs of the group. An entry is added when a member continues without
+    /// records that the other member may still have. It has the last record of the group's log, and
+    /// the new epoch.
     pub(crate) ends: Vec<(Lsn, Epoch)>,
     pub(crate) stopped: Option<StoppedState>,
     pub(crate) disk: LogDisk,
@@ -54,7 +55,7 @@ pub(crate) struct TargetProcess {
     /// Whether the target's disk is full.
     is_full: bool,
     ticks: u64,
-    /// Records that no finished sync covers, each with the time at which it was appended.
+    /// Records that no finished sync covers, each with the time of its append.
     unsynced: Vec<(Lsn, Duration)>,
 }
 
@@ -93,7 +94,7 @@ impl TargetProcess {
 }
 
 impl World {
-    /// Starts a target from its log and its engine.
+    /// Starts a target with its log and its engine.
     pub(crate) fn start_target(&mut self, index: usize) {
         let start = Start {
             group: GroupId::new(index as u32 + 1),
@@ -141,7 +142,7 @@ impl World {
         self.wake_target(target);
     }
 
-    /// Delivers the answer to a call that the target has sent.
+    /// Delivers the reply to a call that the target has sent.
     pub(crate) fn deliver_answer(&mut self, target: usize, call: u64, result: Result<Vec<u8>>) {
         self.targets[target].inbox.push(Event::Answer { call, result });
         self.wake_target(target);
@@ -169,7 +170,7 @@ impl World {
         }
     }
 
-    /// Notes the epoch that the requests of a target name from now on.
+    /// Updates the epoch that the requests of a target name from now on.
     fn note_epoch(&mut self, target: usize) {
         let group = self.map.group(GroupId::new(target as u32 + 1));
         self.targets[target].epoch = group.map(|it| it.epoch).unwrap_or_default();
@@ -242,7 +243,8 @@ impl World {
         process.fence = running.fence();
         let (ticks, due) = (process.ticks, running.next_tick().max(now + Duration::from_micros(1)));
         self.at(due, SimEvent::Tick { target: index, ticks });
-        // The process may be killed at any moment, also between two actions of a batch.
+        // The process may be killed at any moment, even between two actions that the handler
+        // returned together.
         let faults = self.knobs.faults;
         let may_end = (faults.kills || faults.power_losses) && self.phase == Phase::Busy;
         let ends_after =
@@ -290,7 +292,7 @@ impl World {
             // Management decides at the moment at which a process ends (`take_over`).
             Action::ChangeGroup(_) => {}
             Action::Evict { client, unless_heard } => {
-                // Requests to management are sometimes lost. The target repeats them.
+                // Some requests to management are lost. The target repeats a lost request.
                 if self.random.percent(80) {
                     let pause = self.random.micros(100, 50_000);
                     self.after(pause, SimEvent::Evict { client, unless_heard });
@@ -337,8 +339,8 @@ impl World {
         }
     }
 
-    /// Ends the process of a target. After a kill, all written bytes remain; after a power loss,
-    /// only the synced bytes.
+    /// Ends the process of a target. After a kill, all written bytes remain. After a power loss,
+    /// only the synced bytes are certain to remain.
     pub(crate) fn end_target(&mut self, index: usize, is_power_loss: bool) {
         let process = &mut self.targets[index];
         let Some(running) = process.running.take() else { return };
@@ -359,8 +361,8 @@ impl World {
             Ok(records) => records,
             Err(error) => return self.fail(format!("target {index} cannot read its log: {error}")),
         };
-        // If the log was trimmed, it may have lost all records after the checkpoint, so the
-        // checkpoint counts too.
+        // A trimmed log may have no record after the checkpoint, so take the last record of the
+        // checkpoint into account too.
         let last = records.last().map(|it| it.lsn).max(applied(&engine));
         process.stopped = Some((engine, records));
         if let Some(lost_from) = oldest.filter(|_| is_power_loss) {
@@ -387,7 +389,7 @@ impl World {
 
     /// Checks that with the sync policy `interval`, a power loss costs at most the records of one
     /// sync interval. On slow disks it may cost the records of two syncs: the sync in flight, and
-    /// the next one with the records appended in the meantime.
+    /// the next sync, which covers the records appended in the meantime.
     fn check_age(&mut self, index: usize, oldest: Duration) {
         let is_slow = self.knobs.faults.slowness;
         let two_slow_syncs = Duration::from_micros(2 * SLOW_SYNC_MICROS);

@@ -1,4 +1,4 @@
-//! The trace of a run: a hash over all events, and, on request, the events as printed lines. Two
+//! The trace of a run: a hash over all events and, on request, a printed line for each event. Two
 //! runs of the same seed must have the same hash.
 
 use crate::world::SimEvent;
@@ -34,7 +34,7 @@ impl Trace {
         }
     }
 
-    /// Prints a consequence of an event, which is not part of the hash.
+    /// Prints a consequence of an event. The text is not part of the hash.
     pub(crate) fn note(&self, time: Duration, text: impl FnOnce() -> String) {
         if self.is_shown {
             println!("{:>14?}     {}", time, text());

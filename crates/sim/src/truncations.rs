@@ -1,9 +1,9 @@
 //! Checks truncations between metadata and storage (`docs/design/0010-truncations.md`):
-//! - a chunk file is truncated only after the new size is synced at metadata;
-//! - a truncation is acknowledged only after its chunk files are truncated;
-//! - metadata never measures a chunk file that has truncated bytes again.
+//! - storage truncates a chunk file only after metadata has synced the new size;
+//! - metadata acknowledges a truncation only after storage has truncated its chunk files;
+//! - metadata never uses the size of a chunk file in which truncated bytes have appeared again.
 //!
-//! `checks` verifies at the end that no such bytes are left.
+//! At the end of the run, `checks` verifies that no truncated bytes are left.
 
 use crate::knobs::PlantedBug;
 use crate::network::{Node, Purpose};
@@ -33,7 +33,7 @@ impl World {
         group.raw() as usize - 1 - self.targets.len()
     }
 
-    /// Notes the pending truncations in a log record. With a planted bug, the target sends their
+    /// Records the pending truncations in a log record. With a planted bug, the target sends their
     /// requests to storage now, before the sync.
     pub(crate) fn note_truncations(&mut self, target: usize, lsn: Lsn, payload: &[u8]) {
         for change in Batch::from_bytes(payload).map(|it| it.mutations).unwrap_or_default() {
@@ -59,15 +59,15 @@ impl World {
         }
     }
 
-    /// Forgets the truncations whose log record a power loss of the target has reverted: the target
-    /// gives their generations again, to truncations that may have no chunk files.
+    /// Removes the truncations whose log record a power loss of the target has reverted. The target
+    /// assigns their generations again, to truncations that may have no chunk files.
     pub(crate) fn forget_truncations(&mut self, target: usize, last_kept: Lsn) {
         self.truncations.retain(|_, it| it.target != target || it.lsn <= last_kept);
     }
 
-    /// Forgets the truncations of removed files, before a target ends. The target has replied to
-    /// them without the truncation. If it loses the removal in a power loss, it finishes the
-    /// truncation after its start.
+    /// Removes the truncations of removed files, before a target ends. The target has acknowledged
+    /// these truncations without truncating chunk files. If it loses the removal in a power loss,
+    /// it finishes the truncation after its start.
     pub(crate) fn forget_truncations_of_removed(&mut self) {
         let inodes = &self.witness.model.inodes;
         self.truncations.retain(|(inode, _), _| inodes.contains_key(inode));
@@ -95,14 +95,15 @@ impl World {
         let Some(running) = &self.targets[target].running else { return };
         let (key, generation) = (truncation.key, truncation.generation);
         if let Some(backup) = &self.targets[target].backup {
-            // After a take-over, the engine of the new primary may be older than the safe record.
+            // Use the log, because after a take-over the engine of the new primary may lack records
+            // that both members have synced.
             let logged = self.truncations.get(&(key.inode, generation));
             if logged.is_some_and(|it| it.lsn > backup.synced()) {
                 self.fail(format!("chunk file {key} is truncated before both members synced it"));
             }
             return;
         }
-        // The engine has only synced changes.
+        // The engine contains only synced changes.
         let record = running.engine().get(&Key::Inode(key.inode).to_bytes()).ok().flatten();
         let record = record.and_then(|value| InodeRecord::from_bytes(&value).ok());
         if record.is_some_and(|it| it.attributes.truncate_generation < generation) {
@@ -110,8 +111,8 @@ impl World {
         }
     }
 
-    /// Checks the answer that a task gets: if it acknowledges a truncation, storage has truncated
-    /// all chunk files.
+    /// Checks a reply to a task. If it acknowledges a truncation, storage must have truncated all
+    /// chunk files of the file.
     pub(crate) fn check_acknowledged(
         &mut self,
         client: usize,
@@ -134,7 +135,8 @@ impl World {
 
     /// Checks an acknowledged truncation.
     fn check_truncated(&mut self, inode: InodeId, generation: u64) {
-        // The truncation of a removed file ends, since its chunk files are removed.
+        // The truncation of a removed file need not be complete, since storage removes the chunk
+        // files.
         if self.witness.is_blind || !self.witness.model.inodes.contains_key(&inode) {
             return;
         }

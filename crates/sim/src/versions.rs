@@ -1,10 +1,10 @@
-//! The checker of versions: a client decides by the change counter of a file whether its cached
-//! pages are valid, and which of two replies is newer.
+//! The checker of file versions. A client decides by the version (change counter) of a file whether
+//! its cached pages are valid, and which of two replies is newer.
 
 use skep_types::{Attributes, FileKind, InodeId};
 use std::collections::BTreeMap;
 
-/// The part of a file's state that a client caches with its version.
+/// The part of a file's state that a client caches together with the version.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct CachedState {
     size: u64,
@@ -25,11 +25,12 @@ impl Versions {
         of_file.map(|((_, version), _)| *version).next_back().unwrap_or(0)
     }
 
-    /// Checks attributes in a reply. `oldest` is the newest version that a client had received
-    /// when the request was sent.
+    /// Checks the attributes in a reply. `oldest` is the newest version of the file that any client
+    /// had received when this client sent the request.
     ///
     /// # Errors
-    /// Describes a version that was given to two states of a file, or that went back.
+    /// Describes a version that a target assigned to two states of a file, or that is lower than an
+    /// earlier version.
     pub(crate) fn check(&mut self, attributes: &Attributes, oldest: u64) -> Result<(), String> {
         let (inode, version) = (attributes.inode, attributes.change_counter);
         if version < oldest {

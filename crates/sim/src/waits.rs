@@ -1,10 +1,11 @@
-//! Clients that wait for locks like real clients (`crates/client`, `locks/`): a client waits until
-//! a target wakes it, then retries the lock, waits again, and sometimes gives up.
+//! Clients that wait for locks like real clients (`crates/client`, `locks/`). A client waits until
+//! a target wakes it, and then requests the lock again. It may have to wait again, and sometimes it
+//! ends the wait.
 //!
-//! Checks that a waiter finally gets its lock if no holder blocks it. While faults happen, clients
-//! also give up without a reason. In the quiet phase no client releases a lock any more, and a
-//! client gives up only if another owner holds the lock or another task has closed the file. So a
-//! run in which a target has forgotten a waiter does not end, which is reported as a violation.
+//! Checks that a waiter finally gets its lock if no other owner blocks it. While faults happen,
+//! clients also end waits at random. In the quiet phase no client releases a lock any more. A
+//! client then ends a wait only if another owner has the lock, or another task has closed the file.
+//! So a run in which a target has forgotten a waiter does not end, and is reported as a violation.
 
 use crate::network::{Node, Purpose};
 use crate::operation::Op;
@@ -14,7 +15,7 @@ use skep_types::codec::Codec;
 use skep_wire::file_locks::{EndWait, LockRequest, SetLock, SetLockReply, WaitLock, WaitLockReply};
 
 impl World {
-    /// Returns the next operation of a task that has requested a lock and has not got the lock yet.
+    /// Returns the next operation of a task that has requested a lock and does not have it yet.
     pub(crate) fn next_of_wait(&mut self, op: &Op, session: SessionId, reply: &[u8]) -> Option<Op> {
         match op {
             Op::SetLock(SetLock { lock, wait }) if *wait != 0 => {

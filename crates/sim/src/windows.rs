@@ -1,12 +1,12 @@
-//! The window of an operation in flight: all outcomes that the reference model had at some moment
-//! since the client sent the request.
+//! The window of an operation in flight. It contains all outcomes that the operation had in the
+//! reference model at some moment since the client sent the request.
 
 use crate::model::Model;
 use crate::operation::{Op, Summary};
 use skep_types::{ErrorCode, FileKind, InodeId, SessionId};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The window of one operation: all outcomes of the reference model since the client sent the
+/// The window of one operation: all its outcomes in the reference model since the client sent the
 /// request.
 pub(crate) struct Window {
     pub(crate) op: Op,
@@ -14,21 +14,22 @@ pub(crate) struct Window {
     pub(crate) outcomes: Vec<Result<Summary, ErrorCode>>,
     /// For a rename or an exchange: the pairs of states that its two names had at some moment.
     states: BTreeSet<(NameState, NameState)>,
-    /// For a rename or an exchange: the pairs of a moved inode's project and the project that the
-    /// inode's new directory passed on, at some moment.
+    /// For a rename or an exchange: pairs of the project of a moved inode, and the project that
+    /// entries of its new directory inherit, at some moment.
     moves: BTreeSet<(Direction, Option<u32>, Option<u32>)>,
     /// Whether the two names of a rename referred to the same file at some moment.
     were_same: bool,
     /// For a listing: entries that existed throughout, and entries that existed at some moment.
     pub(crate) always: BTreeMap<Vec<u8>, InodeId>,
     pub(crate) ever: BTreeSet<(Vec<u8>, InodeId)>,
-    /// For a wait: whether another client may have waited for this client at some moment. The wait
-    /// could then be a deadlock.
+    /// For a wait for a lock: whether another client may have waited for this client at some
+    /// moment. If true, the wait may be part of a deadlock cycle.
     may_be_deadlock: bool,
-    /// Whether a power loss has reverted operations. Then the checker cannot judge a listing.
+    /// Whether a power loss has reverted operations during the window. If true, the checker cannot
+    /// check a listing.
     pub(crate) is_void: bool,
-    /// The newest version of the request's inode that a client had received when the request was
-    /// sent.
+    /// The newest version of the request's inode that any client had received when this client sent
+    /// the request.
     pub(crate) oldest_version: u64,
 }
 
@@ -52,7 +53,7 @@ enum NameState {
 }
 
 impl Window {
-    /// Opens the window of an operation that is sent now.
+    /// Opens the window of an operation whose request the client sends now.
     pub(crate) fn new(op: Op, session: SessionId, model: &Model) -> Self {
         let mut always = BTreeMap::new();
         if let Op::ReadDirectory(it) = &op
@@ -77,14 +78,14 @@ impl Window {
         window
     }
 
-    /// Whether an answer was correct at some moment of the window.
+    /// Whether a reply was correct at some moment of the window.
     pub(crate) fn is_right(&self, answer: &Result<Summary, ErrorCode>) -> bool {
         let is_cycle = self.may_be_deadlock && *answer == Err(ErrorCode::Deadlock);
         self.outcomes.contains(answer) || is_cycle || is_right_at_two_moments(self, answer)
     }
 
-    /// Whether this window is the one of `op`, a rename or exchange whose two names referred to the
-    /// same file at some moment.
+    /// Whether this is the window of `op`, and `op` is a rename or exchange whose two names
+    /// referred to the same file at some moment.
     pub(crate) fn may_have_no_effect(&self, session: SessionId, op: &Op) -> bool {
         self.were_same && self.session == session && self.op == *op
     }
@@ -121,8 +122,8 @@ impl Window {
         }
         match &self.op {
             Op::SetPattern(it) => {
-                // Until the target has recovered the size after the death of a writer, it must
-                // assume that the file has data.
+                // After the death of a writer, the target must assume that the file has data, until
+                // it has recovered the size.
                 let inode = model.inodes.get(&it.inode);
                 let in_use = Err(ErrorCode::InUse);
                 if inode.is_some_and(|it| it.was_left_open) && !self.outcomes.contains(&in_use) {
@@ -145,7 +146,8 @@ impl Window {
 
 /// Whether the refusal of a rename or exchange is correct, given that the target looked up the
 /// first name at one moment and the second name at another. The two directories may be on different
-/// targets, which look up the names one after the other. A refused operation locks nothing.
+/// targets, which look up the names one after the other. A refused operation has locked neither
+/// name.
 fn is_right_at_two_moments(window: &Window, answer: &Result<Summary, ErrorCode>) -> bool {
     let Err(code) = answer else { return false };
     if *code == ErrorCode::CrossDevice {
@@ -202,7 +204,8 @@ fn name_state(model: &Model, directory: InodeId, name: &[u8]) -> NameState {
     })
 }
 
-/// Returns the project of the inode with a name, and the project that another directory passes on.
+/// Returns the project of the inode with a name, and the project that new entries of the directory
+/// `to` inherit.
 fn projects(
     model: &Model,
     (directory, name): (InodeId, &[u8]),

@@ -1,5 +1,5 @@
-//! The checker of a running cluster: no acknowledged operation is lost or executed twice, and every
-//! answer is correct.
+//! The checker of a running cluster. It verifies that no acknowledged operation is lost or executed
+//! twice, and that every reply is correct.
 //!
 //! # Method
 //! The log of each target is the witness. A modifying operation writes the record of its slot, with
@@ -10,27 +10,29 @@
 //! accepts. The witness then checks:
 //! - each committed operation must succeed in the [`Model`] at its position, with the reply in the
 //!   record;
-//! - a sequence of a slot commits at most once, and not after the client has received its refusal;
-//! - an operation of a program commits at most once, also if its client repeats it in several
-//!   sessions, and the outcome that a target reports for a lost session is true;
-//! - no inode id is given to two files, and no version (change counter) of a file to two states of
-//!   the file, even if a power loss has reverted one of them;
-//! - no operation commits in a session after the end of the session was logged;
-//! - no lock is granted against a lock of another owner, and no lock is refused unless another
-//!   owner has such a lock or has waited for one;
+//! - a sequence of a slot commits at most once, and not after the client has received a refusal of
+//!   the request;
+//! - an operation of a program commits at most once, even if its client repeats it in several
+//!   sessions, and the outcome that a target reports for a request of a lost session is correct;
+//! - no two files get the same inode id, and no two states of a file get the same version (change
+//!   counter), even if a power loss has reverted one of them;
+//! - no operation commits in a session after a target has logged the end of the session;
+//! - no target grants a lock that conflicts with a lock of another owner, and none refuses a lock
+//!   unless another owner has a conflicting lock or has waited for one;
 //! - after each batch, its entries and files must equal the reference model;
 //! - the answer that a client receives must be the reply in the record or, for reads and refusals,
 //!   an outcome of the reference model at some moment between request and answer;
 //! - after a power loss, the slots that a target sends to a client show exactly the acknowledged
 //!   changes that are lost;
 //! - a power loss reverts the operations whose records are lost. The loss must not revert an
-//!   operation that was acknowledged as durable, nor an operation on which another target has
-//!   built: then later operations would no longer fit the model.
+//!   operation that was acknowledged as durable. Nor may it revert an operation on which an
+//!   operation of another target depends, because the later operation would no longer fit the
+//!   model.
 //!
 //! # Not checked
-//! Sizes, link counts and times of directories are not checked during the run: targets update them
-//! late in transactions with other targets, and the checkers at the end verify them. Owners, all
-//! times, and the order in which waiters get a lock are never checked.
+//! Sizes, link counts and times of directories are not checked during the run, because targets
+//! update them late in transactions with other targets. The checkers at the end verify them.
+//! Owners, all times, and the order in which waiters get a lock are never checked.
 
 mod answers;
 mod lost_changes;
@@ -51,7 +53,7 @@ use skep_wire::metadata::Step;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Identifies a modifying request of a client: session, slot, sequence.
+/// The identity of a modifying request of a client: session, slot and sequence.
 pub(crate) type InstanceId = (SessionId, u32, u64);
 /// A description of a broken guarantee.
 pub(crate) type Violation = String;
@@ -60,9 +62,9 @@ struct Instance {
     op: Op,
     /// Number of the program's operation.
     operation: u64,
-    /// The commit of the request: target, record, reply. `None` until the request commits.
+    /// The commit of the request: target, log record and reply. `None` until the request commits.
     committed: Option<(usize, Lsn, Vec<u8>)>,
-    /// Whether the client has received the final answer.
+    /// Whether the client has received the final reply.
     answered: bool,
     is_durable: bool,
     refused: bool,
@@ -101,7 +103,7 @@ pub(crate) struct Witness {
     pub(crate) model: Model,
     history: Vec<HistoryEntry>,
     instances: BTreeMap<InstanceId, Instance>,
-    /// Ended sessions, with the target and the record that logged the end.
+    /// Ended sessions, each with the target that logged the end, and the log record.
     ended: BTreeMap<SessionId, (usize, Lsn)>,
     windows: BTreeMap<u64, Window>,
     next_window: u64,
@@ -110,19 +112,21 @@ pub(crate) struct Witness {
     /// Number of committed operations.
     pub(crate) commits: u64,
     /// Whether the reference model is incomplete, because an operation committed in the same batch
-    /// that ended its session. Such a batch has no record of the slot, so the model misses the
-    /// operation. From then on, only the stores are checked.
+    /// that ended its session. The batch then has no record of the slot, so the model lacks the
+    /// operation. From then on, only the checkers at the end verify the stores.
     pub(crate) is_blind: bool,
-    /// Whether a disk was full at some moment. Then a target may have refused operations that need
-    /// space.
+    /// Whether a disk was full at some moment. If true, a target may have refused operations that
+    /// need space.
     pub(crate) has_seen_full_disks: bool,
-    /// Number of the latest arrival of each request, which gives the order of arrival.
+    /// Number of the latest arrival of each request. The numbers give the order of arrival.
     arrivals: BTreeMap<InstanceId, u64>,
     next_arrival: u64,
-    /// Listings. After a power loss during a listing, its entries are not judged.
+    /// Number of listings, checked and skipped. The witness does not check the entries of a listing
+    /// during which a target lost power.
     pub(crate) listings: Judged,
     next_operation: u64,
-    /// The requests of operations that were sent in more than one session, by operation.
+    /// The requests of each operation that a client sent in more than one session, by number of the
+    /// operation.
     attempts: BTreeMap<u64, Vec<InstanceId>>,
     /// Every inode that a logged record created.
     created: BTreeSet<InodeId>,
@@ -160,7 +164,7 @@ impl Witness {
         }
     }
 
-    /// Returns the number of a new operation of a program.
+    /// Assigns a number to a new operation of a program.
     pub(crate) fn new_operation(&mut self) -> u64 {
         self.next_operation += 1;
         self.next_operation
@@ -208,7 +212,8 @@ impl Witness {
         if let Op::WaitLock(it) = op {
             let by = (session, it.lock.kind, it.lock.owner);
             self.model.waits.insert((it.lock.inode, by, it.lock.start, it.lock.end));
-            // This wait may have completed a deadlock cycle with another client's wait.
+            // This wait may complete a deadlock cycle with another client's wait, so update all
+            // windows.
             self.update_windows();
         }
         let mut window = Window::new(op.clone(), session, &self.model);
@@ -217,12 +222,12 @@ impl Witness {
         self.next_window
     }
 
-    /// Closes a window whose operation gets no answer.
+    /// Closes a window whose operation gets no reply.
     pub(crate) fn close_window(&mut self, window: u64) {
         self.windows.remove(&window);
     }
 
-    /// Whether a request has committed and no power loss has reverted it.
+    /// Whether a request has committed and no power loss has reverted the commit.
     pub(crate) fn is_done(&self, id: InstanceId) -> bool {
         self.instances.get(&id).is_some_and(|it| it.committed.is_some())
     }
@@ -304,19 +309,19 @@ impl Witness {
             pending.push(Effect::Client(id, record.reply.0.clone()));
         }
         self.ended.extend(changes.sessions_ended.iter().map(|it| (*it, (target, lsn))));
-        // A target handles requests in the order of arrival, unless one must wait. If several
-        // orders fit, the order of arrival is the most probable.
+        // Try the order of arrival first. A target handles requests in this order, unless a request
+        // must wait. So if several orders fit the model, this order is the most probable.
         pending.sort_by_key(|effect| match effect {
             Effect::Client(id, _) => self.arrivals.get(id).copied(),
             _ => None,
         });
         pending.extend(self.repeated_truncations(changes));
         let effects = self.order(&pending, changes).or_else(|problem| {
-            // The size that a target recovers after the death of a writer may precede a request in
-            // the same batch, whose reply then contains the recovered size.
+            // A target may recover a size after the death of a writer before a request in the same
+            // batch. The reply to this request then contains the recovered size.
             pending.extend(self.recovered_sizes(changes, chunk_size)?);
-            // The clean-up of an ended session may precede a request in the same batch, which then
-            // gets a lock of that session.
+            // The clean-up of an ended session may precede a request in the same batch. The request
+            // may then get a lock that the session had.
             pending.extend(
                 changes.closed.iter().map(|(session, inode)| Effect::Closed(*session, *inode)),
             );
@@ -342,7 +347,7 @@ impl Witness {
     }
 
     /// Checks that no other request of the same operation has committed. Requests whose effects end
-    /// with their session may commit again in the next one.
+    /// with their session may commit again in the next session.
     fn check_only_commit(&self, id: InstanceId, operation: u64, op: &Op) -> Result<(), String> {
         if op.ends_with_session() {
             return Ok(());
@@ -375,11 +380,12 @@ impl Witness {
         self.windows.values_mut().for_each(|window| window.update(&self.model));
     }
 
-    /// Reverts the records of a target after `last`, which another member of its group did not have
-    /// when it took over.
+    /// Reverts the records of a target after `last`, which the new primary of its group did not
+    /// have at the take-over.
     ///
     /// # Errors
-    /// Describes a change that a client has seen, or that another target has built on.
+    /// Describes a lost change about which a client has got a reply, or on which a change of
+    /// another target depends.
     pub(crate) fn lose_unheld(&mut self, target: usize, last: Lsn) -> Result<(), Violation> {
         for instance in self.instances.values_mut().filter(|_| !self.is_blind) {
             let lost = instance.committed.as_ref();
@@ -396,18 +402,17 @@ impl Witness {
                         return Err(format!("{op:?} was answered and lost by a take-over"));
                     }
                 }
-                // The reply is not added to `lost`, since no reply of such a record may be in
-                // flight.
+                // Do not add the reply to `lost`, since no reply of a lost record may be in flight.
                 instance.committed = None;
             }
         }
         self.power_loss(target, last)
     }
 
-    /// Reverts the records of a target after `last`, which are lost in a power loss.
+    /// Reverts the records of a target after `last`, which the target has lost in a power loss.
     ///
     /// # Errors
-    /// Describes a loss that must not happen.
+    /// Describes a loss that violates a guarantee.
     pub(crate) fn power_loss(&mut self, target: usize, last: Lsn) -> Result<(), Violation> {
         self.ended.retain(|_, (at, lsn)| *at != target || *lsn <= last);
         let is_lost = |entry: &HistoryEntry| entry.target == target && entry.lsn > last;

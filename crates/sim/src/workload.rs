@@ -123,8 +123,8 @@ impl World {
         md::NewInode { permissions: permissions[self.random.index(3)], umask, uid: 1, gid: 1 }
     }
 
-    /// Returns a random pattern for a request. An unset field means the value of the directory or
-    /// the cluster.
+    /// Returns a random pattern for a request. For a field that is not set, the value of the
+    /// directory or the cluster applies.
     fn any_pattern(&mut self) -> PatternRequest {
         let is_listed = self.random.percent(30);
         let first = self.knobs.targets as u32 + 1;
@@ -164,8 +164,8 @@ impl World {
         })
     }
 
-    /// Returns a random access control list: minimal, with a mask, or with an additional user and a
-    /// mask.
+    /// Returns a random access control list. It has only the basic entries, or also a mask, or also
+    /// a user and a mask.
     fn acl(&mut self) -> Vec<u8> {
         let mut any = |tag| AclEntry { tag, permissions: self.random.below(8) as u32 };
         let (owner, group, other) =
@@ -212,8 +212,8 @@ impl World {
         })
     }
 
-    /// Changes the project of an inode. Most inodes keep the same project, so that some renames
-    /// still succeed.
+    /// Changes the project of a random inode. Most inodes have the same project, so that some
+    /// renames still succeed.
     fn change_project(&mut self) -> Op {
         let inode = self.any_inode();
         Op::SetAttributes(md::SetAttributes {
@@ -265,8 +265,9 @@ impl World {
         }
     }
 
-    /// Closes several files in one request. The request may also contain a file that is not open.
-    /// Skips handles with an unreported end. Returns `false` if no file can be closed.
+    /// Closes several files in one request. Skips handles with an unreported end of writes. The
+    /// request may also contain an inode that is not open. Returns `false` if no file can be
+    /// closed.
     fn close_many(&mut self, client: usize, task: usize, is_durable: bool) -> bool {
         let handles = &mut self.clients[client].handles;
         let is_clean = |handle: &Handle| !handle.is_busy && handle.end == 0;
@@ -279,8 +280,8 @@ impl World {
             .map(|it| closed(&it))
             .collect();
         let group = self.map.shard_group(files[0].inode.shard());
-        // The additional inode is a directory, which is never open. If it were a file, the log
-        // would not show whether another task opened the file before the close.
+        // The inode that is not open is a directory. If it were a file, the log would not show
+        // whether another task opened this file before the close.
         let other = self.any_directory();
         if self.map.shard_group(other.shard()) == group && self.random.percent(50) {
             files.push(md::ClosedFile { inode: other, open: md::OpenMode::Read });
@@ -289,7 +290,8 @@ impl World {
         true
     }
 
-    /// Begins to open, write, report or close a file. Returns `false` if there is no file to use.
+    /// Begins an open, write, report or close of a file. Returns `false` if the client has no file
+    /// for it.
     fn use_handle(&mut self, client: usize, task: usize, is_durable: bool) -> bool {
         if self.random.percent(15) && self.close_many(client, task, is_durable) {
             return true;
@@ -344,7 +346,7 @@ impl World {
         true
     }
 
-    /// Locks or unlocks a random range of a file for one of two owners.
+    /// Returns a request that locks or unlocks a random range of a file for one of two owners.
     fn lock(&mut self, client: usize, inode: InodeId) -> Op {
         let modes = [None, Some(LockMode::Shared), Some(LockMode::Exclusive)];
         let start = self.random.below(6);
@@ -375,7 +377,7 @@ impl World {
         let Some(pattern) = &handle.pattern else { return };
         // The simulated storage targets ignore this hint.
         let stripe = st::StripeHint { chunk_bytes: 0, width: 0, component_start: 0 };
-        // The first bytes are inline, and are written by a different operation.
+        // This write begins after the inline bytes, which a different operation writes.
         let (offset, end) = (offset + pattern.inline_bytes(), end + pattern.inline_bytes());
         let pieces: Vec<_> =
             pieces(pattern, offset..end).map(Iterator::collect).unwrap_or_default();
@@ -458,7 +460,7 @@ impl World {
         let md::OpenReply { attributes, pattern, is_shared, .. } = opened;
         let process = &mut self.clients[client];
         let arrived = process.notifications.arrived.get(notifications_before..).unwrap_or_default();
-        // A client treats a file as shared until it closes its last handle for that file.
+        // A client treats a file as shared until it closes its last handle of the file.
         let mut of_file = process.handles.iter().filter(|it| it.inode == attributes.inode);
         let is_known = of_file.any(|handle| handle.is_shared);
         let is_shared = is_shared || is_known || arrived.contains(&attributes.inode);

@@ -1,4 +1,4 @@
-//! The world of a run: the simulated time, the queue of future events, and the processes. Only
+//! The state of a run: the simulated time, the queue of future events, and the processes. Only
 //! events of the queue advance the time or draw random numbers.
 
 use crate::backup::{MemberReply, Sender};
@@ -160,7 +160,8 @@ pub(crate) struct World {
     pub(crate) now: Duration,
     queue: BTreeMap<(Duration, u64), SimEvent>,
     next_event: u64,
-    /// Number of the newest process of a backup, or of the newest request to one.
+    /// Number of the newest process of a backup, or of the newest request to a backup. Both have
+    /// numbers from the same counter.
     last_life: u64,
     pub(crate) map: Arc<ClusterMap>,
     pub(crate) network: Network,
@@ -171,11 +172,11 @@ pub(crate) struct World {
     pub(crate) trace: Trace,
     pub(crate) phase: Phase,
     pub(crate) steps_left: u64,
-    /// Directories and files in replies, with the newest last.
+    /// Directories and files that replies have contained. The newest is last.
     pub(crate) directories: Vec<InodeId>,
     pub(crate) files: Vec<InodeId>,
-    /// Files that a client may have written after it lost its session, or whose chunk files may
-    /// have been extended by an abandoned truncation.
+    /// Files that a client may have written after it lost its session, or whose chunk files an
+    /// abandoned truncation may have extended.
     pub(crate) unsure: BTreeSet<InodeId>,
     pub(crate) violation: Option<String>,
     pub(crate) faults: u64,
@@ -232,7 +233,7 @@ impl World {
         world
     }
 
-    /// Records a violation. The first one ends the run.
+    /// Records a violation. The first violation ends the run.
     pub(crate) fn fail(&mut self, what: String) {
         self.trace.note(self.now, || format!("VIOLATION {what}"));
         self.violation.get_or_insert(what);
@@ -254,8 +255,8 @@ impl World {
     }
 
     pub(crate) fn schedule_fault(&mut self) {
-        // If faults happen faster than a cluster recovers, it makes no progress. So faults become
-        // rarer during a long run.
+        // If faults happen faster than the cluster recovers, the run makes no progress. So faults
+        // become rarer during a long run.
         let calm = self.knobs.mean_fault_pause.as_micros() as u64 * (1 + self.now.as_secs() / 20);
         let pause = self.random.micros(calm / 4, calm * 2);
         self.after(pause, SimEvent::Fault);
@@ -306,7 +307,7 @@ impl World {
                 self.at(self.management_is_back + pause, event);
             }
             SimEvent::Evict { .. } if self.now < self.management_is_back => {
-                // The target asks again if management has not received the request.
+                // If management does not receive the request, the target repeats it later.
                 if self.random.percent(50) {
                     self.at(self.management_is_back, event);
                 }

@@ -1,5 +1,5 @@
-//! Runs fixed seeds (the program runs new ones for `cargo xtask ci`), and tests the simulator
-//! itself: the same seed always gives the same run, and the checkers find planted bugs.
+//! Runs fixed seeds. (In `cargo xtask ci`, the program `skep-sim` runs new seeds.) Also tests the
+//! simulator itself: the same seed always gives the same run, and the checkers find planted bugs.
 
 use skep_sim::knobs::PlantedBug;
 use skep_sim::{
@@ -38,7 +38,7 @@ fn explain(failures: &[Report]) -> String {
 }
 
 #[test]
-fn fixed_seeds_find_no_violation() {
+fn fixed_seeds_have_no_violation() {
     let reports = reports(1..2001, None);
     let blind = reports.iter().filter(|report| report.is_blind).count() as u64;
     let runs = reports.len() as u64;
@@ -56,7 +56,7 @@ fn fixed_seeds_find_no_violation() {
 }
 
 #[test]
-fn one_seed_always_gives_the_same_run() {
+fn same_seed_always_gives_the_same_run() {
     for seed in 1..40 {
         let options = Options { seed, ..Options::default() };
         assert_eq!(run(&options), run(&options), "seed {seed}");
@@ -65,9 +65,9 @@ fn one_seed_always_gives_the_same_run() {
     assert_eq!(traces.collect::<BTreeSet<_>>().len(), 39, "seeds differ from each other");
 }
 
-/// Each planted bug, with fragments of the violation that the checkers must report.
+/// For each planted bug, the checkers must report a violation that contains one of these fragments.
 #[test]
-fn planted_bugs_are_found() {
+fn checkers_find_all_planted_bugs() {
     let planted = [
         (PlantedBug::LoseCommitNotices, ["expected at some moment", "unfinished work"].as_slice()),
         (
@@ -112,7 +112,7 @@ fn planted_bugs_are_found() {
             fragments.iter().any(|fragment| violation.contains(fragment))
         };
         let mut all = Vec::new();
-        // Bugs that need several faults at once take more seeds.
+        // Run more seeds if necessary, because some bugs appear only after several faults at once.
         for seeds in [1..61, 61..401, 401..2001] {
             all.extend(failures(reports(seeds, Some(plant))));
             if all.iter().any(is_expected) {

@@ -6,7 +6,7 @@ use skep_types::{ErrorCode, FileKind, InodeId};
 use skep_wire::inline::{ReadInline, WriteInline};
 
 impl Model {
-    /// Returns the file of a request for inline bytes up to `end`.
+    /// Returns the file of a request for inline bytes up to the offset `end`.
     pub(super) fn inline_file(
         &self,
         inode: InodeId,
@@ -22,7 +22,7 @@ impl Model {
         if end > pattern.inline_bytes() { Err(ErrorCode::InvalidArgument) } else { Ok(found) }
     }
 
-    /// Returns the outcome that a read would have now.
+    /// Returns the outcome that a read of inline bytes would have now.
     pub(super) fn read_inline(&self, it: &ReadInline) -> Outcome {
         let end = it.offset + u64::from(it.length);
         let bytes = &self.inline_file(it.inode, it.generation, end)?.inline;

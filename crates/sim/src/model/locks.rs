@@ -1,6 +1,7 @@
-//! The part of the reference model for locks. The model decides whether a request may be refused
-//! because of another owner. The model does not have the queues of waiters, which exist only in the
-//! memory of targets. Instead, it has the set of all waits that clients have requested so far.
+//! The part of the reference model for locks. The model decides whether a target may refuse a
+//! request because of another owner. The queues of waiters exist only in the memory of targets, so
+//! the model does not have them. Instead, it has the set of all waits that clients have requested
+//! so far.
 
 use super::{Inode, LockWait, Model, Owner};
 use skep_cluster::lock_ranges::LockRanges;
@@ -8,8 +9,8 @@ use skep_types::{InodeId, SessionId};
 use skep_wire::file_locks::{HeldLock, LockKind, LockMode, LockRequest, SetLockReply};
 
 impl Model {
-    /// Checks a refused lock request: the conflict in the reply must be a lock that another owner
-    /// holds or has waited for.
+    /// Checks the reply to a refused lock request. The conflict in the reply must be a lock that
+    /// another owner has or has waited for.
     pub(super) fn check_conflict(
         &self,
         session: SessionId,
@@ -33,7 +34,7 @@ impl Model {
         ))
     }
 
-    /// Whether another owner holds a lock that conflicts with the request.
+    /// Whether another owner has a lock that conflicts with the request.
     pub(crate) fn is_blocked(&self, session: SessionId, request: &LockRequest) -> bool {
         let inode = self.inodes.get(&request.inode);
         inode.is_some_and(|inode| is_blocked(inode, session, request))
@@ -69,8 +70,8 @@ fn is_blocked(inode: &Inode, session: SessionId, request: &LockRequest) -> bool 
     request.mode.is_some() && inode.locks.iter().any(is_in_the_way)
 }
 
-/// Sets or releases a lock according to the reply. Checks that the reply grants no lock against the
-/// lock of another owner, and does not refuse an unlock.
+/// Sets or releases a lock according to the reply. Checks that the reply grants no lock that
+/// conflicts with a lock of another owner, and does not refuse an unlock.
 pub(super) fn lock(
     inode: &mut Inode,
     session: SessionId,
@@ -87,7 +88,7 @@ pub(super) fn lock(
     let ranges = inode.locks.entry(owner).or_default();
     match is_refused {
         false => ranges.set(request.start..request.end, request.mode),
-        // A refused conversion of a `flock` lock also loses the old lock.
+        // A refused conversion of a `flock` lock also releases the old lock.
         true if request.kind == LockKind::Flock => *ranges = LockRanges::default(),
         true => {}
     }

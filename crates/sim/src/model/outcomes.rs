@@ -1,4 +1,5 @@
-//! The outcome that each operation would have now: a reply or an error. Changes nothing.
+//! Computes the outcome that each operation would have now, which is a reply or an error. Does not
+//! change the model.
 
 use super::{Inode, Model, Outcome, is_acl};
 use crate::operation::{Op, Summary};
@@ -161,7 +162,7 @@ impl Model {
         Ok(Summary::Success)
     }
 
-    /// Refuses to add the inode to a directory that passes on a different project.
+    /// Refuses to add the inode to a directory whose entries inherit a different project.
     fn check_project(&self, moved: InodeId, to: InodeId) -> Result<(), ErrorCode> {
         let (moved, to) = (self.inode(moved)?, self.directory(to)?);
         if to.hands_down_project && to.project != moved.project {
@@ -245,9 +246,10 @@ impl Model {
         refused.map_or(Ok(Summary::Success), Err)
     }
 
-    /// Accepts the success of an exchange between targets although the project check fails. Such an
-    /// exchange locks only the name in the first directory, not the directory itself, so the
-    /// directory may begin to pass on a project in the meantime.
+    /// Accepts the success of an exchange between targets although the project check fails. An
+    /// exchange between targets locks only the name in the first directory, not the directory
+    /// itself. So the directory's setting that new entries inherit its project may change in the
+    /// meantime.
     pub(super) fn accept_unlocked_exchange(&self, op: &Op, code: ErrorCode) -> Outcome {
         match op {
             Op::Exchange(it)

@@ -1,5 +1,5 @@
-//! Checks the answers that clients receive against the records of the logs and the reference model.
-//! Does not read records (`witness`).
+//! Compares the replies that clients receive with the records of the logs and the reference model.
+//! Does not read log records (`witness`).
 
 use super::{InstanceId, Violation, Witness};
 use crate::client::is_lost;
@@ -10,10 +10,10 @@ use skep_wire::metadata as md;
 use skep_wire::metadata::Outcome;
 
 impl Witness {
-    /// Checks the final answer to a request.
+    /// Checks the final reply to a request.
     ///
     /// # Errors
-    /// Describes a wrong answer.
+    /// Describes a wrong reply.
     pub(crate) fn check_answer(
         &mut self,
         window: u64,
@@ -48,8 +48,8 @@ impl Witness {
                 }
                 (Err(error), committed) => {
                     instance.refused = true;
-                    // The stored reply of an earlier attempt may have been removed with the
-                    // session.
+                    // The refusal is correct if the target has removed the stored reply of an
+                    // earlier attempt with the session.
                     if is_lost(error) {
                         return Ok(());
                     }
@@ -78,8 +78,8 @@ impl Witness {
         ))
     }
 
-    /// Checks the reply of a sync of inline bytes, which reports all writes as safe or some as
-    /// lost.
+    /// Checks the reply to a sync of inline bytes. It reports all writes as durable, or some writes
+    /// as lost.
     ///
     /// # Errors
     /// Describes a wrong report.
@@ -110,8 +110,8 @@ impl Witness {
         Ok(())
     }
 
-    /// Checks a complete listing of a directory. `seen` contains the entries that the client
-    /// received, in order.
+    /// Checks a complete listing of a directory. `seen` contains the entries in the order in which
+    /// the client received them.
     ///
     /// # Errors
     /// Describes a missing, repeated or wrong entry.
@@ -152,7 +152,7 @@ impl Witness {
         let committed = instance.committed.as_ref().map(|it| &it.2);
         match outcome {
             Outcome::Executed { reply } => {
-                // The answer was in flight when a power loss reverted the record.
+                // The reply was in flight when a power loss reverted the record.
                 let was_lost = !instance.is_durable && instance.lost.contains(&reply.0);
                 if committed != Some(&reply.0) && !was_lost {
                     return Err(format!("{id:?} {:?} was reported as done, wrongly", instance.op));
@@ -168,8 +168,9 @@ impl Witness {
     }
 }
 
-/// Returns a reply as the record of its slot has it: without the truncated chunk files, which the
-/// target adds when storage has truncated them, and without the attributes of the directory.
+/// Returns a reply in the form in which the record of its slot contains it. This form has no
+/// truncated chunk files, which the target adds when storage has truncated them, and no attributes
+/// of the directory.
 fn as_logged(op: &Op, reply: &[u8]) -> Vec<u8> {
     let (truncated, directory) = (Vec::new(), None);
     let logged = match op {

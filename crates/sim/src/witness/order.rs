@@ -29,7 +29,8 @@ impl Witness {
             .ok_or(problem)
     }
 
-    /// Searches for an order depth first. Returns the operations in reverse order.
+    /// Searches depth first for an order that the reference model accepts. Returns the operations
+    /// in reverse order.
     fn search(
         &self,
         model: Model,
@@ -90,8 +91,7 @@ impl Witness {
         None
     }
 
-    /// Checks that a new directory on another target equals the step which that target has
-    /// prepared.
+    /// Checks that a new directory on another target equals the step that this target has prepared.
     fn check_prepared(&self, model: &Model, op: &Op, reply: &[u8]) -> Result<(), String> {
         let Op::MakeDirectory(_) = op else { return Ok(()) };
         let made = NewEntryReply::from_bytes(reply).map_err(|error| error.to_string())?.entry.inode;
@@ -102,8 +102,8 @@ impl Witness {
     }
 
     /// Whether an operation may correctly have had no effect although the reference model refuses
-    /// it now. This is a rename to another name of the same file: the coordinator looked up the old
-    /// name on another target, and the old name was removed since then.
+    /// it now. This happens for a rename to another name of the same file. The coordinator looked
+    /// up the old name on another target, and a client has removed the old name since then.
     fn may_have_no_effect(&self, op: &Op) -> bool {
         let (from, to, name) = match op {
             Op::Rename(it) => (it.from_directory, it.to_directory, &it.to_name),
@@ -116,9 +116,9 @@ impl Witness {
     }
 
     /// Whether a rename to another name of the same file had no effect although the reference model
-    /// would apply it. The batch of such a rename leaves the new name unchanged. After the lookup
-    /// found that both names refer to the same file, another client reused the old name for a
-    /// different file.
+    /// would now apply it. After the lookup found that both names refer to the same file, another
+    /// client reused the old name for a different file. The batch of such a rename does not change
+    /// the new name.
     pub(super) fn had_no_effect(&self, session: SessionId, op: &Op, changes: &Changes) -> bool {
         let (to, name) = match op {
             Op::Rename(it) => (it.to_directory, &it.to_name),
