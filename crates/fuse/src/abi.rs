@@ -6,7 +6,7 @@
 //! written field by field. Padding is declared as a field too, so that the record has the length of
 //! the kernel's struct.
 
-// The `record!` macro makes its structs `pub`; this module is private to the crate.
+// The `record!` macro makes its structs `pub`, although this module is private to the crate.
 #![allow(unreachable_pub)]
 
 mod device_number;

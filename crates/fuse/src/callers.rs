@@ -5,8 +5,8 @@
 //! asynchronous request outlives its thread: a program submitted it with io_uring or `io_submit`,
 //! or the kernel reads ahead. The program may still wait for the reply, so the worker examines the
 //! state of the *process* instead. The worker notes the process at the first check of the request.
-//! If the thread had already ended by then, the process is not known, and the request goes on if a
-//! program may wait for it.
+//! If the thread had already ended by then, the process is not known. The request then continues if
+//! a program may wait for its reply.
 
 /// The state of a thread or process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,7 +81,7 @@ fn state(thread: u32) -> State {
 /// Whether a thread or process exists, also if `/proc` hides it from this user.
 fn exists(thread: u32) -> bool {
     let Ok(thread) = i32::try_from(thread) else { return false };
-    // SAFETY: signal 0 is never delivered; the call only checks that the thread exists.
+    // SAFETY: signal 0 is never delivered. The call only checks that the thread exists.
     let result = unsafe { libc::kill(thread, 0) };
     result == 0 || std::io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH)
 }

@@ -19,7 +19,7 @@ use std::time::Duration;
 /// The cluster to mount, and the data that identify this client to the cluster.
 #[derive(Debug, Clone)]
 pub struct ClusterOptions {
-    /// How to reach the cluster.
+    /// The addresses of management, and the token for joining the cluster.
     pub cluster: ClusterAccess,
     /// Name of this host, which Skep only shows to administrators.
     pub host: String,
@@ -75,8 +75,7 @@ pub fn mount(cluster: ClusterOptions, options: ServeOptions) -> Result<()> {
             in_background.run_background().await;
         })
     })?;
-    // If the kernel refuses a transport, the workers of the next transport get clients of their
-    // own.
+    // If the kernel refuses a transport, the workers of the next transport get separate clients.
     let (next, serving) = (Arc::new(AtomicUsize::new(0)), Arc::clone(&mount));
     let served = mount::serve_with(options, signals, move |_| {
         let (mount, index) = (Arc::clone(&serving), next.fetch_add(1, Ordering::Relaxed));

@@ -36,8 +36,8 @@ pub(crate) struct Context<F> {
     /// Requests that wait for locks, or for the kernel to drop cached pages.
     pub(crate) waits: Rc<Waits>,
     /// Number of made-up modification times that all workers of the mount have sent to make the
-    /// kernel drop pages of shared files (`ops::attributes`). Two workers that counted separately
-    /// could send the same time, and the kernel would keep its pages.
+    /// kernel drop pages of shared files (`ops::attributes`). Two workers with separate counters
+    /// could send the same time. The kernel would then not drop its pages.
     pub(crate) invented_times: Arc<AtomicU32>,
     /// The operations of all workers, for programs that follow them.
     pub(crate) following: Arc<Following>,

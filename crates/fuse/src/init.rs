@@ -25,11 +25,11 @@ const MIN_READ_BYTES: usize = 8192;
 
 /// The features that Skep requests, if the kernel offers them. Three features are left out on
 /// purpose:
-/// - `WRITEBACK_CACHE`: the kernel would ignore the server's sizes and times.
+/// - `WRITEBACK_CACHE`: the kernel would ignore the file sizes and times in the daemon's replies.
 /// - `EXPLICIT_INVAL_DATA`: the kernel would keep cached pages until a mount invalidates them, and
 ///   no mount does this at every change.
 /// - `NO_OPENDIR_SUPPORT`: the kernel would keep a cached listing until the directory's
-///   modification time changes, and programs may set that time back.
+///   modification time changes, and programs may set this time back to an earlier value.
 ///
 /// The kernel caches targets of symbolic links. The target of a link never changes, and a new link
 /// has a new inode id.

@@ -1,7 +1,7 @@
 //! Notifications that make the kernel drop cached attributes and pages of an inode
 //! (`FUSE_NOTIFY_INVAL_INODE`).
 
-// The `record!` macro makes its structs `pub`; this module is private to the crate.
+// The `record!` macro makes its structs `pub`, although this module is private to the crate.
 #![allow(unreachable_pub)]
 
 use crate::abi::{OUT_HEADER_BYTES, OutHeader};
@@ -29,7 +29,8 @@ record! {
     }
 }
 
-/// Makes the kernel request a file's attributes again before it uses them. Never blocks.
+/// Makes the kernel drop its cached attributes of a file, so that it requests them again before the
+/// next use. Never blocks.
 pub(crate) fn invalidate_attributes(device: &OwnedFd, inode: InodeId) {
     // A negative offset means that no pages are dropped.
     notify(device, InvalInodeOut { ino: inode.raw(), offset: -1, len: 0 });

@@ -1,4 +1,5 @@
-//! Serves kernel requests by calls to a client: both FUSE transports and the protocol layer.
+//! Serves the kernel's FUSE requests by calls to a client. Contains both FUSE transports and the
+//! protocol layer.
 //!
 //! Owns the kernel's binary interface (`abi`), the two transports (`transport`), the worker threads
 //! (`worker`), the translation of each operation (`request`, `ops`, `reply`, `errno`), mounting and

@@ -1,9 +1,9 @@
-//! Limits of the FUSE layer, each with its reason.
+//! Limits of the FUSE layer, and the reason for each limit.
 
 use std::time::Duration;
 
 /// Maximum length in bytes of one read or write request. Also the largest length of a request that
-/// the kernel sends. Larger requests would gain nothing, since the chunks of the default stripe
+/// the kernel sends. Larger requests would not be faster, since the chunks of the default stripe
 /// pattern are not larger.
 pub(crate) const MAX_IO_BYTES: usize = 1 << 20;
 /// [`MAX_IO_BYTES`] in pages, the unit in `INIT`.
@@ -11,8 +11,8 @@ pub(crate) const MAX_IO_PAGES: u16 = (MAX_IO_BYTES / 4096) as u16;
 /// Size in bytes of the smallest memory page that any kernel uses. The kernel extends a range that
 /// is aligned to this size to whole pages, if its pages are larger.
 pub(crate) const PAGE_BYTES: u64 = 4096;
-/// How long the kernel may cache names and attributes, unless an option changes it. A program sees
-/// changes by other hosts after this time at the latest.
+/// How long the kernel may cache names and attributes, unless an option changes it. After this time
+/// at the latest, programs get changes that other hosts have made.
 pub const VALIDITY: Duration = Duration::from_secs(1);
 /// The size in bytes that `stat` recommends for reads and writes (`st_blksize`): one request of the
 /// kernel.

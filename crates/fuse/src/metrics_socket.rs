@@ -22,7 +22,7 @@ impl Drop for MetricsSocket {
     }
 }
 
-/// Serves the page on a socket in `directory`, by a thread of its own, until the process ends. Also
+/// Serves the page on a socket in `directory` until the process ends, by a separate thread. Also
 /// removes the sockets that killed mounts left in `directory`. `None` means that the mount cannot
 /// create the socket.
 pub(crate) fn start(directory: &Path, registry: Arc<Registry>) -> Option<MetricsSocket> {

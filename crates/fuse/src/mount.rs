@@ -52,8 +52,8 @@ impl std::fmt::Debug for ServeOptions {
 ///
 /// # Errors
 /// Fails if the directory is not a valid mount point, if this process may not mount, or if
-/// `connect` fails. The error's context has a hint on how to fix the problem. After an error
-/// nothing stays mounted.
+/// `connect` fails. The error's context has a hint on how to fix the problem. After an error, the
+/// file system is not mounted.
 pub fn serve<F, Fut>(
     options: ServeOptions,
     connect: impl Fn(usize) -> Fut + Clone + Send + 'static,

@@ -1,6 +1,6 @@
 //! Encodes the outcome of an operation as the bytes of the reply to the kernel.
 
-// The `record!` macro makes its structs `pub`; these modules are private to the crate.
+// The `record!` macro makes its structs `pub`, although these modules are private to the crate.
 #![allow(unreachable_pub)]
 
 mod attributes;

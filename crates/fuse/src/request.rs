@@ -10,7 +10,7 @@
 //! the port. So an operation without such bytes can continue after its caller was killed, while the
 //! port already serves the next request.
 
-// The `record!` macro makes its structs `pub`; these modules are private to the crate.
+// The `record!` macro makes its structs `pub`, although these modules are private to the crate.
 #![allow(unreachable_pub)]
 
 pub(crate) mod attributes;
@@ -42,7 +42,8 @@ use xattrs::{SHORT_SET_XATTR_BYTES, XattrRequest};
 #[derive(Debug)]
 pub(crate) struct RawRequest {
     pub(crate) header: InHeader,
-    /// Starts with the operation's fixed struct. More bytes may follow.
+    /// The arguments of the request. They start with the operation's fixed struct, and more bytes
+    /// may follow.
     pub(crate) arguments: Buf,
     /// The names and data of the request.
     pub(crate) payload: Buf,

@@ -59,7 +59,7 @@ enum Event {
 pub(crate) enum End {
     /// The mount was unmounted.
     Unmounted,
-    /// The kernel refused the transport, and nothing is mounted.
+    /// The kernel refused the transport, and the file system is not mounted.
     Refused,
 }
 

@@ -24,7 +24,7 @@
 //!
 //! # Hazard: the kernel may need a worker to drop pages
 //! A new lock holder must see the bytes that other mounts wrote under the lock. A reader of the
-//! page cache must see bytes that direct writes stored (`ops::data`). So the mount makes the kernel
+//! page cache must get bytes that direct writes stored (`ops::data`). So the mount makes the kernel
 //! drop its cached pages. The kernel blocks the calling thread meanwhile, perhaps until a worker of
 //! this mount has read or written one of these pages. So [`Waits::drop_pages`] calls the kernel on
 //! a separate thread.
@@ -225,14 +225,15 @@ impl Waits {
         }
     }
 
-    /// Makes the kernel request a file's attributes again before it uses them. Never blocks.
+    /// Makes the kernel drop its cached attributes of a file, so that it requests them again before
+    /// the next use. Never blocks.
     pub(crate) fn drop_attributes(&self, inode: InodeId) {
         invalidation::invalidate_attributes(&self.device, inode);
     }
 
     /// Makes the kernel drop its cached attributes of a file and its cached pages of a range. The
     /// kernel writes back dirty pages of the range first. Waits until the kernel has dropped the
-    /// pages. Cancel-safe: if the future is dropped, the kernel completes the invalidation
+    /// pages. Cancel-safe. If the future is dropped, the kernel completes the invalidation
     /// nevertheless.
     pub(crate) async fn drop_pages(
         &self,

@@ -109,7 +109,7 @@ struct Slot<P> {
 struct Worker<F, P> {
     context: Context<F>,
     slots: RefCell<Vec<Rc<Slot<P>>>>,
-    /// Number of slots whose port has seen the end of the mount.
+    /// Number of slots whose port has reported the end of the mount.
     ended: Cell<usize>,
     end: Notify,
     /// Whether [`watch_callers`] runs its checks. If it does not, the next request wakes it through

@@ -51,8 +51,8 @@ pub(crate) struct BackupProcess {
     life: u64,
     inbox: Vec<Event>,
     is_scheduled: bool,
-    /// Whether the member has every held record, so that it may take over. A member that has lost
-    /// power must first get all records up to `catches_up_at`.
+    /// Whether the member has every record that all members had appended, so that it may take over.
+    /// A member that has lost power must first get all records up to `catches_up_at`.
     pub(crate) is_caught_up: bool,
     pub(crate) catches_up_at: Lsn,
     /// Requests to the backup that have no reply yet. The key is the connection number that the

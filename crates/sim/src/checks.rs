@@ -127,9 +127,9 @@ impl StoredState {
         Ok(())
     }
 
-    /// Verifies that the namespace is a tree: each directory except the root has exactly one entry,
-    /// that entry is in the directory of its parent field, and the directory is reachable from the
-    /// root. Does not verify files.
+    /// Verifies that the namespace is a tree. Each directory except the root must have exactly one
+    /// entry. That entry must be in the directory of its parent field, and the directory must be
+    /// reachable from the root. Does not verify files.
     pub(crate) fn check_tree(&self) -> Result<(), String> {
         let mut parents: BTreeMap<InodeId, Vec<InodeId>> = BTreeMap::new();
         for (directory, entries) in &self.entries {

@@ -89,7 +89,7 @@ pub(crate) struct Current {
     session: SessionId,
     /// Number of notifications that the client had received when it sent the request.
     notifications_before: usize,
-    /// The entries that a listing has read so far.
+    /// The entries that a listing in progress has already read.
     seen: Vec<(Vec<u8>, InodeId)>,
     /// The state of the write, if the operation is a write of chunk files.
     write: Option<Write>,

@@ -3,8 +3,8 @@
 //! Checks replies that the witness does not check. A write that a target reports as durable exists
 //! and survives all power losses, and a write that a target reports as lost was lost. After the
 //! reply the client drops the marks of these writes, like a real client. A target may also report a
-//! write as lost if the write belongs to a start of the target that is so old that the target has
-//! forgotten it.
+//! write as lost if it has forgotten the start in which it executed the write, because too many
+//! starts followed.
 
 use crate::operation::Op;
 use crate::witness::InstanceId;

@@ -75,7 +75,7 @@ pub enum PlantedBug {
     AcceptOlderEpoch,
     /// Storage targets execute requests of a primary after another member has taken over.
     ObeyDeposed,
-    /// A starting target forgets the locks that applications hold.
+    /// A starting target forgets the file locks of applications.
     ForgetLocks,
     /// A starting target forgets the transactions of other targets that it has prepared.
     ForgetPrepared,

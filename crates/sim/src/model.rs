@@ -58,7 +58,7 @@ pub(crate) struct Inode {
     pub(crate) pattern: Option<Arc<StripePattern>>,
     /// The inline bytes of the file, up to the last byte that is not zero.
     pub(crate) inline: Vec<u8>,
-    /// High-water mark: the highest end of a write that a client has reported.
+    /// The highest end of a write that a client has reported.
     pub(crate) high_water: u64,
     /// Whether the session of a writer ended while the file was open. If true, the end of this
     /// session's writes is unknown.

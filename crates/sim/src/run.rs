@@ -166,7 +166,7 @@ fn step(world: &mut World) -> Result<(), String> {
     world.violation.clone().map_or(Ok(()), Err)
 }
 
-/// Processes events until a condition holds.
+/// Processes events until `condition` returns `Ok`.
 fn wait(
     world: &mut World,
     what: &str,

@@ -388,8 +388,8 @@ impl World {
     }
 
     /// Checks that with the sync policy `interval`, a power loss costs at most the records of one
-    /// sync interval. On slow disks it may cost the records of two syncs: the sync in flight, and
-    /// the next sync, which covers the records appended in the meantime.
+    /// sync interval. On slow disks it may cost the records of two syncs. These are the sync in
+    /// flight, and the next sync, which covers the records appended in the meantime.
     fn check_age(&mut self, index: usize, oldest: Duration) {
         let is_slow = self.knobs.faults.slowness;
         let two_slow_syncs = Duration::from_micros(2 * SLOW_SYNC_MICROS);

@@ -14,8 +14,8 @@ pub(crate) struct Window {
     pub(crate) outcomes: Vec<Result<Summary, ErrorCode>>,
     /// For a rename or an exchange: the pairs of states that its two names had at some moment.
     states: BTreeSet<(NameState, NameState)>,
-    /// For a rename or an exchange: pairs of the project of a moved inode, and the project that
-    /// entries of its new directory inherit, at some moment.
+    /// For a rename or an exchange: pairs of projects at some moment. The first is the project of a
+    /// moved inode, the second the project that entries of its new directory inherit.
     moves: BTreeSet<(Direction, Option<u32>, Option<u32>)>,
     /// Whether the two names of a rename referred to the same file at some moment.
     were_same: bool,
@@ -164,7 +164,8 @@ fn is_right_at_two_moments(window: &Window, answer: &Result<Summary, ErrorCode>)
             let is_directory =
                 |state: &NameState| matches!(state, NameState::Taken { is_directory: true, .. });
             let states = || window.states.iter();
-            // Both entries existed at some moment, and one was above the other in the tree.
+            // Each entry existed at some moment. One was a directory, which may have been above the
+            // other entry in the tree.
             let has_both = states().any(|(from, _)| is_there(from))
                 && states().any(|(_, to)| is_there(to))
                 && states().any(|(from, to)| is_directory(from) || is_directory(to));

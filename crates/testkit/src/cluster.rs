@@ -45,7 +45,7 @@ impl Transport {
     }
 }
 
-/// The number of services and targets of a cluster, and its options.
+/// The numbers of services and targets of a cluster, and the options of the cluster.
 #[derive(Debug, Clone)]
 pub struct Shape {
     /// Number of metadata targets.

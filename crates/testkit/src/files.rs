@@ -1,8 +1,9 @@
 //! File system calls that a test expects to succeed.
 //!
-//! Owns the failure message: the call, the path (which shows the mount), and the error with its
-//! number, reported at the source line of the test. The functions have the names of `std::fs` and
-//! `std::fs::File`. For calls that the test expects to fail, tests use the standard library.
+//! Owns the failure message. The message contains the call, the path (which shows the mount), and
+//! the error with its number. The panic is reported at the source line of the test. The functions
+//! have the names of `std::fs` and `std::fs::File`. For calls that the test expects to fail, tests
+//! use the standard library.
 //!
 //! # Panics
 //! Every function here panics if its call fails.
@@ -54,7 +55,7 @@ pub fn write(path: impl AsRef<Path>, bytes: impl AsRef<[u8]>) {
     fs::write(path, bytes).or_fail("write", path)
 }
 
-/// Like [`write()`], for a secret: only the owner may read the file.
+/// Like [`write()`], for a secret. Only the owner may read the file.
 #[track_caller]
 pub fn write_secret(path: impl AsRef<Path>, bytes: impl AsRef<[u8]>) {
     use std::os::unix::fs::PermissionsExt;
@@ -183,7 +184,7 @@ pub fn canonicalize(path: impl AsRef<Path>) -> PathBuf {
     fs::canonicalize(path).or_fail("canonicalize", path)
 }
 
-/// Changes the owning user and group of a path; `None` leaves the user or group unchanged.
+/// Changes the owning user and group of a path. `None` leaves the user or group unchanged.
 #[track_caller]
 pub fn chown(path: impl AsRef<Path>, user: Option<u32>, group: Option<u32>) {
     let path = path.as_ref();
@@ -204,7 +205,7 @@ pub fn hard_link(from: impl AsRef<Path>, to: impl AsRef<Path>) {
     fs::hard_link(from, to).or_fail(&format!("hard_link {} to", from.display()), to)
 }
 
-/// Copies the contents and permissions of a file; returns the number of bytes copied.
+/// Copies the contents and permissions of a file. Returns the number of copied bytes.
 #[track_caller]
 pub fn copy(from: impl AsRef<Path>, to: impl AsRef<Path>) -> u64 {
     let (from, to) = (from.as_ref(), to.as_ref());
@@ -230,7 +231,7 @@ pub fn read_exact_at(file: &File, buffer: &mut [u8], offset: u64) {
     of_file(file.read_exact_at(buffer, offset), "read_exact_at", file)
 }
 
-/// Calls pread(2) once at `offset`; returns the number of bytes read.
+/// Calls pread(2) once at `offset`. Returns the number of bytes that it read.
 #[track_caller]
 pub fn read_at(file: &File, buffer: &mut [u8], offset: u64) -> usize {
     of_file(file.read_at(buffer, offset), "read_at", file)

@@ -1,4 +1,5 @@
-//! Hosts in network namespaces: each has its own address, and a link that a test can disconnect.
+//! Hosts in network namespaces. Each host has its own address, and a link that a test can
+//! disconnect.
 
 use crate::program::{clean_up, run};
 use std::path::Path;
@@ -58,7 +59,7 @@ impl Host {
     }
 
     /// Returns a command that runs `program` in the host's network namespace but in this machine's
-    /// mount namespace, so that the test can access the mounts of the program.
+    /// mount namespace. So the test can access the mounts of the program.
     pub fn command_in_network(&self, program: &Path) -> Command {
         let mut command = Command::new("nsenter");
         command.arg(format!("--net=/run/netns/{}", self.name)).arg(program);

@@ -155,7 +155,7 @@ impl Drop for PageNetwork {
 pub struct PageHost {
     name: String,
     network: String,
-    /// The process that keeps the host's mount namespace.
+    /// The process whose mount namespace is the host's mount namespace.
     keeper: Child,
     running: Vec<Child>,
     /// Number of commands that [`Self::start`] has started.

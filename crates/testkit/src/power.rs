@@ -3,8 +3,8 @@
 //!
 //! The disk is an XFS on a loop device. Its backing file lies on a second XFS, which copies the
 //! file by reflink while the disk is in use. The copy is instantaneous and lacks the data that the
-//! kernel has not yet written to the disk. So it holds exactly the contents that a machine would
-//! find after a power loss at that moment. Killing processes does not simulate a power loss,
+//! kernel has not yet written to the disk. So the copy has exactly the contents that a machine
+//! would find after a power loss at that moment. Killing processes does not simulate a power loss,
 //! because the kernel still writes back their dirty pages.
 
 use crate::program::{finish, run};

@@ -2,8 +2,8 @@
 //! `type`, `enum`, `required`, `properties`, `additionalProperties: false`, `items`. A check
 //! against a schema with any other keyword panics, so that no part of a schema is ignored.
 //!
-//! The schemas lie in `crates/testkit/tests/schemas`; [`check`] and [`check_lines`] compare the
-//! output of commands with them.
+//! The schemas are in `crates/testkit/tests/schemas`. [`check`] and [`check_lines`] compare the
+//! output of commands with the schemas.
 
 use crate::view::Typed;
 use serde_json::Value;
@@ -53,7 +53,7 @@ pub fn check_lines(name: &str, lines: &str) -> Value {
     value
 }
 
-/// Returns each violation of `schema` by `value`; an empty list means that the value matches.
+/// Returns each violation of `schema` by `value`. An empty list means that the value matches.
 ///
 /// # Panics
 /// Panics if the schema has an unsupported keyword.

@@ -1,4 +1,4 @@
-//! Records directory trees, so that two of them can be compared.
+//! Records directory trees, so that a test can compare two trees.
 
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeMap, BTreeSet};

@@ -53,7 +53,7 @@ pub struct Worker {
     operations: Arc<AtomicU64>,
 }
 
-/// The result of an operation; the error names the call and the path.
+/// The result of an operation. The error names the call and the path.
 type Outcome = Result<(), String>;
 
 fn failed(what: &str, path: &Path) -> impl Fn(io::Error) -> String {
@@ -124,7 +124,7 @@ impl Worker {
     ///
     /// # Errors
     /// Returns the error of the first operation that fails. This operation may or may not have
-    /// taken effect; [`verify`] allows both.
+    /// taken effect, and [`verify`] allows both.
     pub fn run(&mut self, stop: &AtomicBool) -> Outcome {
         while !stop.load(Ordering::Relaxed) {
             self.step()?;
@@ -151,7 +151,7 @@ impl Worker {
         format!("d{}/n{}", self.random.below(DIRECTORIES), self.random.below(NAMES))
     }
 
-    /// Returns a random name of a plain file; `None` if there is no plain file.
+    /// Returns a random name of a plain file. `None` means that the directory has no plain file.
     fn file(&mut self) -> Option<String> {
         let files = self.history.names(|state| matches!(state, State::File { .. }));
         (!files.is_empty()).then(|| self.random.one_of(&files))

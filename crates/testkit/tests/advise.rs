@@ -50,7 +50,7 @@ fn advice_for_a_directory_of_small_files_is_inline_bytes() {
     assert!(only(&report)["why"].to_string().contains("100 % of 120 files"), "{report:#}");
     assert_eq!(report["pattern"], "inline/from=4KiB");
     assert_eq!(report["is_applied"], false);
-    // Without `--apply`, nothing has changed.
+    // Without `--apply`, the command has not changed the directory's pattern.
     assert_eq!(advise(&directory, &[])["advice"], report["advice"]);
 
     assert_eq!(advise(&directory, &["--apply"])["is_applied"], true);

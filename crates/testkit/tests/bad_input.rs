@@ -1,5 +1,5 @@
 //! Bad input of all kinds. Skep refuses each input with a message that names the input and has a
-//! hint on how to fix it. The input damages nothing.
+//! hint on how to fix it. The input damages no data.
 
 use rustix::fs::{CWD, FileType, Mode, OFlags, XattrFlags, mknodat, setxattr};
 use skep_testkit::cluster::{program, skep};
@@ -118,8 +118,8 @@ fn hello(cluster: [u8; 16], oldest: u16, newest: u16, secret: u64) -> Vec<u8> {
     let mut body = cluster.to_vec();
     body.extend(oldest.to_le_bytes());
     body.extend(newest.to_le_bytes());
-    // The next fields mean that the sender is a client without an id, and that it connects to the
-    // node itself (target 0) without a channel. Then comes the nonce.
+    // The next fields mean that the sender is a client without an id. It connects to the node
+    // itself (target 0) without a channel. Then comes the nonce.
     body.extend([4, 0, 0, 0, 0, 0, 0, 0, 0]);
     body.extend([0; 8]);
     body.extend([7; 16]);

@@ -1,5 +1,5 @@
 //! `skep bench` on real clusters and several hosts. The hosts are two mounts of one cluster. The
-//! command to enter a host does nothing, and `{host}` in the path selects the mount.
+//! command to enter a host has no effect, and `{host}` in the path selects the mount.
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;

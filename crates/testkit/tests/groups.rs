@@ -32,8 +32,9 @@ fn parse(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
-/// With the setting `metadata-copies` above 1, a new metadata target gets no group by itself. It
-/// registers and its service becomes ready, but it serves only as the primary of a group.
+/// With the setting `metadata-copies` above 1, management does not create a group for a new
+/// metadata target. It registers and its service becomes ready, but it serves only as the primary
+/// of a group.
 ///
 /// Command: skep group create.
 #[test]
@@ -83,7 +84,7 @@ fn metadata_target_waits_until_it_gets_a_group() {
 
     let created = parse(&ask(&["group", "create", &id]).expect_success());
     check("group-create", &created);
-    // A repeated command changes nothing.
+    // A repeated command has no further effect.
     let again = parse(&ask(&["group", "create", &id]).expect_success());
     assert_eq!(again, created);
     let unknown = ask(&["group", "create", "77"]);

@@ -47,7 +47,7 @@ fn reads_of_a_target_given_up_as_lost_fail_at_once() {
     reader.arg(second.path().join("wide")).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut reader = reader.spawn().expect("cat can be started");
 
-    // Without the confirmation, the command changes nothing.
+    // Without the confirmation, the command does not give up the target.
     let refused = |arguments: &[&str]| {
         let arguments = [&["target", "remove", "--lost"], arguments].concat();
         cluster.try_skep(&arguments).expect_failure()

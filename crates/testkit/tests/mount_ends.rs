@@ -92,7 +92,7 @@ fn umount_ends_mounts_while_the_cluster_is_stopped() {
     }
 }
 
-/// A program that locks a whole file, prints lines about this, and holds the lock until the end of
+/// A program that locks a whole file, prints lines about this, and releases the lock at the end of
 /// its input.
 const LOCKER: &str = "
 import fcntl, sys

@@ -18,7 +18,8 @@ fn small() -> Cluster {
     Cluster::start(Shape::small())
 }
 
-/// A directory next to a cluster's data, which contains the program under the names of the helper.
+/// A cluster, and a directory beside its data that contains the program `skep` under the names of
+/// the mount helper.
 struct Place {
     cluster: Cluster,
     path: PathBuf,

@@ -56,7 +56,7 @@ fn check_table(arguments: &[&str], titles: &str, words: &[&str]) {
     assert!(lines.any(has_all), "{arguments:?}: no line with {words:?}: {shown}");
 }
 
-/// Locks bytes 10 to 14 of a file with `fcntl` until its input ends.
+/// A program that locks bytes 10 to 14 of a file with `fcntl` until the end of its input.
 const LOCKER: &str = "import fcntl, sys\n\
                       with open(sys.argv[1], 'r+') as file:\n    \
                       fcntl.lockf(file, fcntl.LOCK_EX, 5, 10)\n    \
@@ -356,7 +356,7 @@ fn format_one(format: &str) {
     running.iter_mut().for_each(|service| drop(service.wait()));
 }
 
-/// Commands that print nothing, or only a message.
+/// Commands that print no data, or only a message.
 const WITHOUT_SCHEMA: [&str; 3] = ["umount", "completion", "monitor"];
 
 #[test]

@@ -537,7 +537,7 @@ fn progressive_files_use_more_targets_as_they_grow() {
     expected[1_200_000..4_000_000].fill(0);
     let is_seen = |what: &str, expected: &[u8]| {
         assert!(files::read(&path) == expected, "{what}");
-        // The other mount may still see the previous size and bytes for a moment.
+        // Wait, because the other mount may still read the previous size and bytes for a second.
         wait_for(what, PATIENCE, || (files::read(&elsewhere) == expected).then_some(()));
     };
     is_seen("what was written", &expected);
@@ -611,7 +611,7 @@ fn mount_with_job_patterns_uses_the_environment_of_programs() {
     let failed = make(&mount_point, "wrong", "count=many");
     assert!(failed.stderr.contains("Invalid argument"), "{}", failed.stderr);
     assert!(!cluster.path().join("wrong").exists());
-    // The other mount ignores the variable.
+    // A mount without the option ignores the environment variable.
     make(cluster.path(), "elsewhere", "count=many").expect_success();
     assert_eq!(targets(&cluster, &cluster.path().join("elsewhere")).len(), 4);
     cluster::skep(["umount", &shown]).expect_success();

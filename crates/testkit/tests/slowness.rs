@@ -3,8 +3,8 @@
 //! report.
 //!
 //! The causes are so large that the results do not depend on the speed of the host. They are a
-//! device or a link with a low limit, a disk without space, a suspended process, and more programs
-//! than one thread of a metadata target can serve at once. Does not own the rules
+//! device or a link with a low limit, a disk without space, and a suspended process. Another cause
+//! is more programs than one thread of a metadata target can serve at once. Does not own the rules
 //! (`skep_stats::why`).
 
 use rustix::fs::{FlockOperation, flock};

@@ -1,5 +1,5 @@
-//! Processes that do not belong to the cluster. One listens on the port of a dead service, others
-//! open thousands of connections without sending anything, and users of a server's host read its
+//! Processes that do not belong to the cluster. One process listens on the port of a dead service,
+//! others open thousands of connections and send no bytes. And users of a server's host read its
 //! disks.
 
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};

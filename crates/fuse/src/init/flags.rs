@@ -30,7 +30,8 @@ pub(crate) const POSIX_ACL: u64 = 1 << 20;
 pub(crate) const MAX_PAGES: u64 = 1 << 22;
 /// The kernel caches the targets of symbolic links.
 pub(crate) const CACHE_SYMLINKS: u64 = 1 << 23;
-/// The daemon clears the set-user-id and set-group-id bits at requests that carry a flag for it.
+/// The daemon clears the set-user-id and set-group-id bits at requests with a flag that requests
+/// this.
 pub(crate) const HANDLE_KILLPRIV_V2: u64 = 1 << 28;
 /// The kernel sends the long form of `SETXATTR`.
 pub(crate) const SETXATTR_EXT: u64 = 1 << 29;

@@ -40,8 +40,8 @@ pub(crate) async fn perform<F: FileSystem>(
 /// # Hazard: pages of a shared file
 /// Other mounts may change a file that they share with this mount. So before the kernel reads from
 /// its pages of such a file, this function returns an invented modification time that the kernel
-/// has not seen yet. The kernel then drops its cached pages of the file (`AUTO_INVAL_DATA`). No
-/// program sees the invented time, since the reply lets the kernel use these attributes only for
+/// has not received before. The kernel then drops its cached pages of the file (`AUTO_INVAL_DATA`).
+/// No program sees the invented time, since the reply lets the kernel use these attributes only for
 /// this read.
 ///
 /// # Directories
@@ -52,7 +52,7 @@ pub(crate) async fn perform<F: FileSystem>(
 /// # Pages of a file that only this mount uses
 /// The writes of this mount change the modification time, but the kernel's cached pages contain
 /// these writes. So before the kernel reads from these pages, this function returns the
-/// modification time that the kernel has seen already. The reply lets the kernel use these
+/// modification time that the kernel has received already. The reply lets the kernel use these
 /// attributes only for this read.
 async fn get<F: FileSystem>(
     context: &Context<F>,

@@ -52,8 +52,8 @@ async fn write<F: FileSystem>(context: &Context<F>, write: Write, caller: Caller
     };
     if is_direct && appends && fs.is_cached(inode) {
         // The mount wrote the bytes at the current end of the file, which may differ from the end
-        // that the kernel has cached. The kernel requests the attributes before the next read, sees
-        // that the file was modified, and drops all pages.
+        // that the kernel has cached. Before the next read, the kernel requests the attributes,
+        // notices the new modification time, and drops all pages.
         context.waits.drop_attributes(inode);
     } else if is_direct && fs.is_cached(inode) {
         drop_pages(context, inode, offset..offset.saturating_add(u64::from(size)), caller).await;

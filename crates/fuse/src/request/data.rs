@@ -166,7 +166,7 @@ impl DataRequest {
     }
 
     /// Whether the worker may drop the operation's future when the caller is killed. This is always
-    /// true: [`crate::FileSystem`] requires that reads and changes of a file's bytes are
+    /// true, because [`crate::FileSystem`] requires that reads and changes of a file's bytes are
     /// cancel-safe.
     pub(super) fn may_be_dropped(&self) -> bool {
         true

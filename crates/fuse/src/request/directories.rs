@@ -33,7 +33,7 @@ impl DirectoryRequest {
     }
 
     /// Whether the worker may drop the operation's future when the caller is killed. This is always
-    /// true, since these operations change nothing.
+    /// true, since these operations make no changes.
     pub(super) fn may_be_dropped(&self) -> bool {
         true
     }

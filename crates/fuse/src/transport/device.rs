@@ -2,7 +2,7 @@
 //! requests when the descriptor is readable, and writes replies to it.
 //!
 //! A blocking read of the device through io_uring would occupy a kernel thread. So the descriptor
-//! is non-blocking: the ring waits until the descriptor is readable, and the read is an ordinary
+//! is non-blocking. io_uring waits until the descriptor is readable, and the read is an ordinary
 //! system call. Only one port of a worker reads at a time. Each other port processes a request, or
 //! waits for its turn to read. The port that began to wait last gets the next turn, since its
 //! buffers are most likely still in the CPU's cache.
@@ -174,7 +174,7 @@ impl DevicePort {
                 }
                 DeviceMessage::Nothing
             }
-            // The daemon keeps no state for inodes that the kernel caches, so it needs no reference
+            // The daemon has no state for inodes that the kernel caches, so it needs no reference
             // counts.
             Some(Opcode::Forget | Opcode::BatchForget | Opcode::NotifyReply) => {
                 DeviceMessage::Nothing

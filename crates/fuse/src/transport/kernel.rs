@@ -103,7 +103,8 @@ pub(crate) fn allow_uring() -> Result<(), String> {
     Ok(())
 }
 
-/// From `include/uapi/linux/prctl.h`; the crate `libc` lacks it.
+/// The value from `include/uapi/linux/prctl.h`, because the crate `libc` does not define this
+/// constant.
 const PR_SET_IO_FLUSHER: libc::c_int = 57;
 
 /// Marks the calling thread as one that writes back dirty pages of other programs.
@@ -187,7 +188,7 @@ pub(crate) fn remount(mount_point: &Path, flags: MountFlags) -> io::Result<()> {
 pub(crate) enum Unmount {
     /// Unmount only if no program uses the mount.
     IfIdle,
-    /// Remove the mount from the directory tree at once. Programs keep their open files.
+    /// Remove the mount from the directory tree at once. Programs can still use their open files.
     Detach,
     /// Unmount at once. Requests in flight fail with an error.
     Abort,
@@ -207,13 +208,13 @@ pub(crate) fn unmount(mount_point: &Path, how: Unmount) -> io::Result<()> {
     checked(result as isize).map(|_| ())
 }
 
-/// Unmounts with `umount(8)`, in a process of its own.
+/// Unmounts with `umount(8)`, in a separate process.
 ///
 /// # Hazard: a process that never exits
 /// A process must not unmount its own mount by a system call, since the call waits until all
 /// requests of the mount have ended. If the process is killed during the call, the waiting thread
-/// keeps the memory and files of the process alive, including its rings. So the requests never end,
-/// and the thread never ends either.
+/// holds the memory and files of the process, including its io_uring instances. So the requests
+/// never end, and the thread never ends either.
 pub(crate) fn unmount_by_program(mount_point: &Path, how: Unmount) -> io::Result<()> {
     let mut command = Command::new("umount");
     // Run no mount helpers (`-i`). Do not resolve the path (`-c`), since resolving it would send

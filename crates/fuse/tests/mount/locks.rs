@@ -80,8 +80,8 @@ fn a_wait_for_a_lock_ends_with_a_signal(transport: &str) {
             assert_eq!(ended.next().unwrap().unwrap(), "interrupted");
             sent_at.elapsed()
         };
-        // A signal must end the wait faster than the periodic check for killed callers would. The
-        // fastest of five attempts counts, since the machine may pause for a moment.
+        // A signal must end the wait faster than the periodic check for killed callers would. Use
+        // the fastest of five attempts, since the machine may be busy for a moment.
         let fastest = (0..5).map(|_| end_a_wait()).min().unwrap();
         assert!(fastest < Duration::from_millis(200), "{fastest:?}");
     }

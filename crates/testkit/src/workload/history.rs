@@ -86,7 +86,7 @@ impl Crash {
         Self { settled, begun, ended, loses_unsynced_data: true, loses_unsynced_ends: true }
     }
 
-    /// Whether an operation must survive. `acknowledged` is the time of its acknowledgement;
+    /// Whether an operation must survive. `acknowledged` is the time of its acknowledgement.
     /// `durable` means that the operation was synced.
     pub(crate) fn keeps(&self, acknowledged: Option<Instant>, durable: bool) -> bool {
         acknowledged.is_some_and(|at| at <= self.settled || (durable && at <= self.begun))

@@ -128,9 +128,9 @@ fn acl_changes_are_visible_under_recreated_names(mounts: &Mounts) {
 }
 
 /// The kernel itself checks the owner before a chmod. It must use the owner from its last lookup of
-/// the name, even if it drops the cached access control list at the same time, and even if the file
-/// has a new name. It must not detach another file system that is mounted on the file. Semantics
-/// 1.2 and 1.17.
+/// the name. This also holds if it drops the cached access control list at the same time, or if the
+/// file has a new name. It must not detach another file system that is mounted on the file.
+/// Semantics 1.2 and 1.17.
 fn former_owner_cannot_change_a_file_with_an_acl(mounts: &Mounts) {
     let (here, there) = (&mounts.one, &mounts.at_once);
     for place in [here, there] {
@@ -302,9 +302,9 @@ impl ProjectDirectory {
     }
 }
 
-/// If the entries of a directory inherit its project, a rename or link of a file with a different
-/// project into this directory fails with EXDEV, as on ext4 and XFS. Directories in the root lie on
-/// both metadata targets. Semantics 1.20.
+/// Some directories pass their project to new entries. A rename or link of a file with a different
+/// project into such a directory fails with EXDEV, as on ext4 and XFS. Directories in the root lie
+/// on both metadata targets. Semantics 1.20.
 fn renames_and_links_into_another_project_are_refused(mounts: &Mounts) {
     let root = mounts.one.parent().expect("the mount");
     let directories: Vec<_> = (0..8).map(|number| ProjectDirectory::make(root, number)).collect();

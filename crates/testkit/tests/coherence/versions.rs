@@ -57,7 +57,7 @@ fn is_mapped(page: usize) -> bool {
 /// Progress of the changes of a page. Zero means no change.
 #[derive(Default)]
 struct Page {
-    /// Number of the last change that has returned.
+    /// Number of the last change whose call has returned.
     done: AtomicU64,
     /// Number of the last change that was complete when the writer last closed the file.
     closed: AtomicU64,
@@ -67,7 +67,7 @@ struct Page {
     cleared: AtomicU64,
 }
 
-/// The progress of the changes of a file. Only the writer may advance it.
+/// The progress of the changes of a file. Only the writer may update it.
 struct Story {
     pages: [Page; PAGES],
     is_over: AtomicBool,
@@ -228,7 +228,7 @@ impl Writer<'_> {
     }
 
     fn reopen(&mut self) {
-        // `mem::replace` needs the new file before the old one is closed.
+        // Open the new file first, because `mem::replace` needs it before the old file is closed.
         let file = open(&self.path);
         drop(std::mem::replace(&mut self.file, file));
         for page in (0..PAGES).filter(|page| !is_mapped(*page)) {

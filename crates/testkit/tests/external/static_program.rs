@@ -1,6 +1,6 @@
 //! The static programs in the tarballs that `cargo xtask package` builds. The test runs a cluster
-//! on an old distribution, whose C library is too old for the other packages, and the program for
-//! ARM under an emulator.
+//! on an old distribution, whose C library is too old for the other packages. It also runs the
+//! program for ARM under an emulator.
 
 use super::text;
 use skep_testkit::program::{finish, run};

@@ -7,8 +7,8 @@ use std::path::Path;
 
 pub(crate) const CASES: &[Test] = skep_testkit::cases![direct:
     direct_reads_return_written_bytes,
-    direct_writes_are_seen_by_cached_reads,
-    asynchronous_direct_writes_are_seen_by_cached_reads,
+    cached_reads_return_direct_writes,
+    cached_reads_return_asynchronous_direct_writes,
 ];
 
 fn direct_reads_return_written_bytes(root: &Path) {
@@ -18,7 +18,7 @@ fn direct_reads_return_written_bytes(root: &Path) {
     assert!(files::read(root.join("copy")) == files::read(root.join("source")));
 }
 
-fn direct_writes_are_seen_by_cached_reads(root: &Path) {
+fn cached_reads_return_direct_writes(root: &Path) {
     files::write(root.join("file"), vec![1; 1 << 20]);
     assert!(files::read(root.join("file")).iter().all(|byte| *byte == 1));
     let two = root.join("two");
@@ -33,7 +33,7 @@ fn direct_writes_are_seen_by_cached_reads(root: &Path) {
 
 /// The kernel drops its cached pages before asynchronous direct writes, but not after them.
 /// Semantics 2.1.
-fn asynchronous_direct_writes_are_seen_by_cached_reads(root: &Path) {
+fn cached_reads_return_asynchronous_direct_writes(root: &Path) {
     files::write(root.join("file"), vec![0; 8 * 4096]);
     run_in(root, "python3", ["-c", include_str!("asynchronous.py"), "file", "600"]);
 }

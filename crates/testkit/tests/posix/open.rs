@@ -13,7 +13,7 @@ pub(crate) const CASES: &[Test] = skep_testkit::cases![open:
     access_mode_of_a_handle_is_enforced,
     file_can_be_open_500_times,
     nonblocking_handles_read_and_write,
-    later_open_sees_bytes_written_before_a_close,
+    later_open_reads_bytes_written_before_a_close,
 ];
 
 fn with(path: &Path, flags: OFlags) -> rustix::io::Result<rustix::fd::OwnedFd> {
@@ -67,7 +67,7 @@ fn nonblocking_handles_read_and_write(root: &Path) {
 
 /// A later open reads the length and the bytes that another program wrote before it closed the
 /// file.
-fn later_open_sees_bytes_written_before_a_close(root: &Path) {
+fn later_open_reads_bytes_written_before_a_close(root: &Path) {
     let path = root.join("file");
     for round in 0..100_usize {
         let bytes = vec![round as u8; 1 + round * 97];

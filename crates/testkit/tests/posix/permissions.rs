@@ -1,4 +1,4 @@
-//! Permissions of other users. The tests run as root; `setpriv` starts a child process as a
+//! Permissions of other users. The tests run as root. `setpriv` starts a child process as a
 //! different user.
 
 use crate::{Test, ok};

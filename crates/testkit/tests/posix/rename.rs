@@ -411,8 +411,8 @@ fn concurrent_exchanges_never_create_a_loop(root: &Path) {
     }
 }
 
-/// Whether a path is a whiteout of an overlay file system, which may link a whiteout under several
-/// names and change its permissions.
+/// Whether a path is a whiteout of an overlay file system. An overlay may link a whiteout under
+/// several names, and change its permissions.
 fn is_whiteout_of_overlay(path: &Path) -> bool {
     let found = files::symlink_metadata(path);
     found.file_type().is_char_device() && found.rdev() == 0

@@ -211,7 +211,7 @@ fn change_of_contents_or_owner_removes_capabilities(root: &Path) {
         let left = getxattr(&path, "security.capability", &mut bytes);
         assert_eq!(left.err(), Some(Errno::NODATA), "after {what}");
     }
-    // A change of permissions keeps the capabilities.
+    // A change of permissions does not remove the capabilities.
     skep_testkit::program::run_in(root, "setcap", ["cap_net_raw+ep", "file"]);
     files::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o700));
     getxattr(&path, "security.capability", &mut [0; 100]).or_fail("getxattr", &path);

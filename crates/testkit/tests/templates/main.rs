@@ -218,7 +218,7 @@ fn cloudformation_cluster_boots_with_default_numbers() {
     cloud.expect_cluster("/sharedscratch", 1, 8);
     let management = cloud.named("managem")[0];
     management.run("kill -0 $(cat /run/skep/monitor.pid)").expect_success();
-    // Each server has formatted its disk. A second run of its user data changes nothing.
+    // Each server has formatted its disk. A second run of its user data has no further effect.
     let at = cloud.hosts.iter().position(|it| it.name() == "storage1").expect("a storage server");
     let before = cloud.hosts[at].run("grep xfs /proc/mounts; cat /etc/fstab").expect_success();
     assert!(before.contains("/dev/nvme1n1 /srv/skep/disks/nvme1n1 xfs"), "{before}");
