@@ -105,10 +105,10 @@ fn existing_mounts_adopt_a_shorter_lease() {
     });
     second.kill();
     drop(file);
-    wait_for("its session ends after seconds, not ten minutes", PATIENCE, || {
+    wait_for("the killed client's session ends after seconds, not ten minutes", PATIENCE, || {
         (opens() == json!(0)).then_some(())
     });
-    wait_for("and management forgets it", PATIENCE, || (clients() == 1).then_some(()));
+    wait_for("management removes the killed client", PATIENCE, || (clients() == 1).then_some(()));
     // The remaining mount still has its first session.
     files::write(cluster.path().join("alive"), "x");
     let log = files::read_to_string(cluster.data().join("logs/mount.log"));
@@ -168,7 +168,7 @@ fn open_files_and_locks_of_clients_are_listed() {
     assert!(shown.contains("flock exclusive all by process"), "{shown}");
 
     drop(file);
-    wait_for("no session has it open", PATIENCE, || {
+    wait_for("no session has the file open", PATIENCE, || {
         (cluster.skep(&["entry", "who", &path]) == "No client has the file open.\n").then_some(())
     });
     assert!(list(&["lock", "list"]).is_empty());
@@ -286,7 +286,7 @@ fn evicted_client_loses_its_opens_and_locks() {
     assert!(notes.iter().any(|it| it["what"].text().starts_with(&words)), "{health}");
 
     // The evicted mount joins the cluster again without help, as a new client.
-    let second_id = wait_for("it is back", PATIENCE, || {
+    let second_id = wait_for("the evicted client joins again", PATIENCE, || {
         Some(client()?["id"].clone()).filter(|id| *id != first)
     });
     let path = second.path().join("new");
@@ -298,7 +298,7 @@ fn evicted_client_loses_its_opens_and_locks() {
 
     // The eviction of a client that does not respond needs no --force.
     second.signal(Signal::STOP);
-    wait_for("it is missed", PATIENCE, || {
+    wait_for("the suspended client is not online", PATIENCE, || {
         client().is_none_or(|client| client["reachability"] != "Online").then_some(())
     });
     let data = cluster.data().display().to_string();

@@ -399,12 +399,14 @@ fn storage_bench_refuses_invalid_options_and_leaves_no_file() {
     };
     let mut child = endless();
     kill_process(Pid::from_child(&child), Signal::INT).expect("our own child");
-    wait_for("it ends", PATIENCE, || child.try_wait().expect("our child"));
+    wait_for("the interrupted benchmark ends", PATIENCE, || child.try_wait().expect("our child"));
     assert_eq!(left_on_targets(&cluster), Vec::<PathBuf>::new());
     // A killed service removes the files of the benchmark when it starts again.
     let mut child = endless();
     cluster.processes("storage").iter().for_each(process::Process::kill);
-    wait_for("it ends", PATIENCE, || child.try_wait().expect("our child"));
+    wait_for("the benchmark ends after the kill of its service", PATIENCE, || {
+        child.try_wait().expect("our child")
+    });
     wait_for("files are removed", PATIENCE, || left_on_targets(&cluster).is_empty().then_some(()));
     // A target also stops a benchmark if its client no longer polls the target. The target then
     // accepts the next benchmark.
@@ -631,14 +633,16 @@ impl Endless {
     }
 
     fn end(&mut self) -> Ended {
-        let status = wait_for("it ends", PATIENCE, || self.child.try_wait().expect("our child"));
+        let status = wait_for("the stopped benchmark ends", PATIENCE, || {
+            self.child.try_wait().expect("our child")
+        });
         let read = |name: &str| files::read_to_string(self.scratch.join(name));
         let outcome = serde_json::from_str(&read("out")).unwrap_or_default();
         Ended { code: status.code(), outcome, error: read("log") }
     }
 
     fn wait_for_clean(&self) {
-        wait_for("the removal of its files", PATIENCE, || {
+        wait_for("the benchmark removes its files", PATIENCE, || {
             names(&self.scratch.join("work")).is_empty().then_some(())
         });
     }
@@ -687,7 +691,7 @@ fn io_bench_removes_its_files_after_ctrl_c_and_kill() {
     run.signal(Signal::KILL);
     run.end();
     run.wait_for_clean();
-    wait_for("its processes end", PATIENCE, || {
+    wait_for("the processes of the benchmark end", PATIENCE, || {
         (!workers.iter().any(process::Process::runs)).then_some(())
     });
 }

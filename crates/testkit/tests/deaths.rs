@@ -108,7 +108,7 @@ fn appends_of_two_mounts_survive_kills() {
     let len = || files::metadata(&here).len();
     let goes_on = || {
         let before = len();
-        wait_for("it gets longer", PATIENCE, || (len() > before + 50_000).then_some(()));
+        wait_for("the log grows", PATIENCE, || (len() > before + 50_000).then_some(()));
     };
     for _ in 0..3 {
         goes_on();

@@ -118,7 +118,7 @@ fn dead_client_and_its_opens_are_removed_within_a_lease() {
     let before = mounts(&cluster);
     first.kill();
     wait_for("the dead client is removed", PATIENCE, || (mounts(&cluster) < before).then_some(()));
-    wait_for("its chunk files are removed", PATIENCE, || {
+    wait_for("the chunk files of its unlinked file are removed", PATIENCE, || {
         let is_chunk = |path: &Path| path.to_string_lossy().contains("/chunks/");
         let mut left = Vec::new();
         let mut directories = vec![cluster.data().to_path_buf()];

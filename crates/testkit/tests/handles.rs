@@ -118,7 +118,7 @@ fn handles_of_unlinked_files_are_valid_while_the_file_is_open() {
         // Wait, because the kernel sends the last close asynchronously, and may use cached
         // attributes of the inode until the attribute timeout.
         let is_gone = |mount: &Path| {
-            wait_for("it is gone", Duration::from_secs(30), || {
+            wait_for("the handle is invalid", Duration::from_secs(30), || {
                 (open(mount, &leads_to) == "ESTALE").then_some(())
             });
         };

@@ -170,7 +170,7 @@ fn lab_down_removes_the_remains_of_a_killed_lab() {
     // Let a second program run on a host.
     let mut shell = lab.command("run", &["--host", "c2", "--", "sleep", "1000"]);
     let mut shell = shell.stdout(Stdio::null()).spawn().expect("started");
-    wait_for("it runs", PATIENCE, || has_sleep(&lab).then_some(()));
+    wait_for("the program on the host runs", PATIENCE, || has_sleep(&lab).then_some(()));
     let status = lab.json("status", &[]);
     for host in status["hosts"].list() {
         for process in host["processes"].list() {
@@ -229,7 +229,7 @@ fn lab_down_removes_a_lab_killed_during_its_start() {
     // If `skep lab up` still runs, `skep lab down` ends that process first.
     let mut up = lab.command("up", &SHAPE);
     let mut up = up.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("started");
-    wait_for("it has begun", PATIENCE, || noted_processes(&lab));
+    wait_for("the start of the lab has begun", PATIENCE, || noted_processes(&lab));
     lab.call("down", &[]).expect_success();
     up.wait().expect("our own child");
     assert_eq!(lab.remains(), NOTHING);

@@ -310,7 +310,7 @@ fn one_management_node_recovers_from_the_loss_of_the_others() {
     let left_text = left.display().to_string();
     let _without = WithoutSupervisor::new(&cluster);
     cluster.processes("management").iter().for_each(Process::kill);
-    wait_for("they have ended", PATIENCE, || {
+    wait_for("all management nodes have ended", PATIENCE, || {
         cluster.processes("management").is_empty().then_some(())
     });
     let recover = |more: &[&str]| {

@@ -148,7 +148,7 @@ fn mount_ends_after_a_program_waiting_for_a_lock_is_killed() {
             let mut list = locks.as_array()?.iter();
             list.any(|lock| lock["is_waiting"] == true).then_some(())
         };
-        wait_for("it waits for the lock", PATIENCE, waits);
+        wait_for("the program waits for the lock", PATIENCE, waits);
         drop(waiter);
         for role in SERVICES {
             cluster.processes(role).iter().for_each(Process::kill);
@@ -211,13 +211,13 @@ fn forced_umount_frees_killed_program_with_dirty_pages() {
             let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
             text.rsplit_once(") ")?.1.chars().next()
         };
-        wait_for("it waits in the kernel", PATIENCE, || {
+        wait_for("the killed program waits in the kernel", PATIENCE, || {
             (state(mapper.id()) == Some('D')).then_some(())
         });
         // Ignore the exit status. `umount -f` may report a busy mount, but it still aborts the
         // waiting requests.
         finish(Command::new("umount").arg("-f").arg(&path), PATIENCE);
-        wait_for("it ends", PATIENCE, || mapper.try_wait().expect("our own child"));
+        wait_for("the killed program ends", PATIENCE, || mapper.try_wait().expect("our own child"));
         finish(Command::new("umount").arg("-l").arg(&path), PATIENCE);
         drop(stopped);
         ends(&process, &path);

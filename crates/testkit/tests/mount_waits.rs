@@ -117,7 +117,7 @@ impl Begun {
     }
 
     fn await_wait(&self) {
-        wait_for("it waits for management", PATIENCE, || {
+        wait_for("the mount waits for management", PATIENCE, || {
             fs::read_to_string(&self.log).ok()?.contains(WAITS).then_some(())
         });
     }
@@ -127,7 +127,9 @@ impl Begun {
     }
 
     fn end(&mut self) -> ExitStatus {
-        wait_for("it ends", PATIENCE, || self.child.try_wait().expect("our own child"))
+        wait_for("the mount command ends", PATIENCE, || {
+            self.child.try_wait().expect("our own child")
+        })
     }
 
     /// Waits until the mount has failed, and returns its message.
@@ -145,7 +147,7 @@ impl Begun {
 
     fn await_nothing_left(&self) {
         let left = || self.processes().is_empty().then_some(());
-        wait_for("nothing is left of it", PATIENCE, left);
+        wait_for("no process and no mount is left", PATIENCE, left);
     }
 }
 

@@ -78,7 +78,7 @@ fn check_output_without_a_service(cluster: &Cluster) {
         let more = ["--cluster", &data, "--output", "json"];
         cluster::skep([arguments, &more].concat())
     };
-    let found = wait_for("it is missed", PATIENCE, || {
+    let found = wait_for("health reports the suspended service", PATIENCE, || {
         let found = ask(&["health", "check"]);
         (found.status.code() == Some(1)).then_some(found)
     });
@@ -204,7 +204,7 @@ fn output_of_up_and_down_matches_its_schema() {
         let mut mount = command.spawn().expect("skep can be started");
         let table = || files::read_to_string("/proc/self/mounts");
         let place = scratch.join("more").display().to_string();
-        wait_for("it is mounted", PATIENCE, || table().contains(&place).then_some(()));
+        wait_for("the file system is mounted", PATIENCE, || table().contains(&place).then_some(()));
         // The kernel lists a mount a moment before the daemon serves it, so wait for a reply.
         files::read_dir(&place);
         run(&["umount", "more"]);

@@ -45,7 +45,8 @@ impl Service {
         let pid = Pid::from_child(&self.child);
         kill_process(pid, Signal::TERM).expect("our own child");
         assert_eq!(self.notification(), "STOPPING=1");
-        let status = wait_for("it ends", PATIENCE, || self.child.try_wait().expect("ours"));
+        let status =
+            wait_for("the service ends", PATIENCE, || self.child.try_wait().expect("ours"));
         assert!(status.success(), "{status}");
     }
 }
@@ -148,7 +149,9 @@ fn client_disconnected_past_its_lease_overwrites_no_newer_bytes() {
     assert_eq!(notification.next().expect("a line").expect("text"), "ready");
     assert_eq!(sessions(), 1);
     host.set_link(false);
-    wait_for("its session has ended", PATIENCE, || (sessions() == 0).then_some(()));
+    wait_for("the session of the disconnected client has ended", PATIENCE, || {
+        (sessions() == 0).then_some(())
+    });
     let file = files::open_with(OpenOptions::new().write(true), scratch.join("near/file"));
     files::write_all_at(&file, &[b'B'; 4096], 0);
     files::sync_all(&file);

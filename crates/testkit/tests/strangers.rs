@@ -215,7 +215,7 @@ fn other_users_cannot_read_data_of_services() {
         .expect("our own directory");
     cluster.up().expect_success();
     assert_eq!(std::fs::metadata(&target).expect("it exists").mode() & 0o777, 0o700);
-    wait_for("it reads", Duration::from_secs(60), || {
+    wait_for("the mount reads the file", Duration::from_secs(60), || {
         (std::fs::read(cluster.path().join("file")).ok()? == b"text").then_some(())
     });
 }

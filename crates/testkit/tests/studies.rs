@@ -274,7 +274,9 @@ fn interrupted_study_ends_after_its_run_and_resumes() {
         (lines.len() > 4).then_some(lines)
     });
     kill_process(Pid::from_child(&child), Signal::INT).expect("our own child");
-    let status = wait_for("it ends", STUDY_PATIENCE, || child.try_wait().expect("our own child"));
+    let status = wait_for("the interrupted study ends", STUDY_PATIENCE, || {
+        child.try_wait().expect("our own child")
+    });
     assert!(status.success(), "{status}");
     let mut printed = String::new();
     let mut stdout = child.stdout.take().expect("a pipe");
@@ -418,7 +420,9 @@ fn study_resumes_in_a_new_lab_after_ctrl_c() {
     });
     assert_ne!(lab.remains(), Vec::<String>::new());
     kill_process(Pid::from_child(&child), Signal::INT).expect("our own child");
-    let status = wait_for("it ends", STUDY_PATIENCE, || child.try_wait().expect("our own child"));
+    let status = wait_for("the interrupted study ends", STUDY_PATIENCE, || {
+        child.try_wait().expect("our own child")
+    });
     assert!(status.success(), "{status}");
     let mut printed = String::new();
     let mut stdout = child.stdout.take().expect("a pipe");

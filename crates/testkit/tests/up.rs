@@ -86,7 +86,7 @@ fn free_space_shows_small_changes_of_the_disk() {
     let path = cluster.path().join("large");
     files::write(&path, vec![1; 128 << 20]);
     files::sync_all(&files::open(&path));
-    wait_for("the space has shrunk with it", PATIENCE, || follows().then_some(()));
+    wait_for("the free space has shrunk by the file's size", PATIENCE, || follows().then_some(()));
     files::remove_file(&path);
     wait_for("the space has grown again", PATIENCE, || follows().then_some(()));
     cluster.stop();
@@ -110,7 +110,7 @@ impl Stranger<'_> {
         } else {
             files::remove_file(&path);
         }
-        wait_for("the disk shows it", PATIENCE, || {
+        wait_for("the disk shows the changed free space", PATIENCE, || {
             has_moved(before, free(self.disk.path())).then_some(())
         });
     }
@@ -164,7 +164,7 @@ fn free_space_does_not_change_while_management_is_stopped() {
     });
     management.signal(Signal::CONT);
     assert_eq!(shown, None, "bytes are free although no report arrived; before: {before}");
-    wait_for("it follows again", PATIENCE, || {
+    wait_for("the free space follows the disk again", PATIENCE, || {
         has_moved(before, free(cluster.path())).then_some(())
     });
     cluster.stop();
@@ -252,7 +252,7 @@ fn killed_processes_are_restarted_and_logged() {
     for role in ["storage", "management", "metadata", "mount"] {
         let before = cluster.processes(role);
         before.first().expect("it runs").kill();
-        wait_for("it runs again", PATIENCE, || {
+        wait_for("the killed process runs again", PATIENCE, || {
             cluster.processes(role).iter().find(|it| it.pid != before[0].pid).map(|_| ())
         });
     }
@@ -311,7 +311,7 @@ fn foreground_up_prints_hints_and_ends_on_ctrl_c() {
     files::write(mount_point.join("file"), "x");
     let supervisor = process::below(&data).into_iter().find(|process| process.role() == "up");
     supervisor.expect("it runs").signal(Signal::INT);
-    let status = wait_for("it ends", PATIENCE, || child.try_wait().expect("our own child"));
+    let status = wait_for("`skep up` ends", PATIENCE, || child.try_wait().expect("our own child"));
     assert!(status.success(), "{status}");
     output.read_to_string(&mut printed).expect("the pipe can be read");
     assert!(printed.trim_end().ends_with("Down."), "{printed}");

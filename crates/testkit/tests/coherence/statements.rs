@@ -282,11 +282,11 @@ fn directory_removed_by_the_other_mount_is_empty(mounts: &Mounts) {
     assert_eq!(inside.line(), "there");
     files::remove_file(mounts.one.join("directory/file"));
     files::remove_dir(mounts.one.join("directory"));
-    within_a_second("that it is gone", || {
+    within_a_second("the removed directory has no links", || {
         let found = open.metadata().expect("an open file stays after its name is removed");
         found.is_dir() && found.nlink() == 0
     });
-    within_a_second("its name", || !mounts.other.join("directory").exists());
+    within_a_second("the directory's name is removed", || !mounts.other.join("directory").exists());
     let changed = open.set_permissions(fs::Permissions::from_mode(0o700));
     assert_eq!(changed.expect_err("nothing is left").kind(), ErrorKind::StaleNetworkFileHandle);
     // A lookup in the removed directory fails as in any empty directory, even if the directory had
@@ -308,7 +308,7 @@ fn device_removed_by_the_other_mount_can_be_stat(mounts: &Mounts) {
     run_in(&mounts.one, "mknod", ["null", "c", "1", "3"]);
     let open = files::open(mounts.other.join("null"));
     files::remove_file(&path);
-    within_a_second("that it is gone", || {
+    within_a_second("the removed device has no links", || {
         let found = open.metadata().expect("an open file stays after its name is removed");
         found.file_type().is_char_device() && found.nlink() == 0
     });
@@ -506,5 +506,5 @@ fn removed_files_can_be_written(mounts: &Mounts) {
     assert!(found == expected);
     files::set_len(&file, 10);
     assert_eq!(files::metadata_of(&reader).len(), 10);
-    within_a_second("its name is gone", || !path.exists());
+    within_a_second("the file's name is removed", || !path.exists());
 }

@@ -169,14 +169,16 @@ pub(crate) fn runs_and_recovers(_: &()) {
     for role in ["storage", "metadata"] {
         let before = server.transactions();
         cluster.processes(role).iter().take(1).for_each(Process::kill);
-        wait_for("it goes on", PATIENCE, || (server.transactions() > before + 20).then_some(()));
+        wait_for("the benchmark continues", PATIENCE, || {
+            (server.transactions() > before + 20).then_some(())
+        });
     }
     let done = acknowledged(benchmark);
     assert_eq!(server.check(), done);
 
     // Kill the server, and start it again on the other mount.
     let benchmark = server.benchmark("120");
-    wait_for("it runs", PATIENCE, || (server.transactions() > done + 300).then_some(()));
+    wait_for("the benchmark runs", PATIENCE, || (server.transactions() > done + 300).then_some(()));
     kill_tree(server.postmaster());
     let committed = done + acknowledged(benchmark);
     server.start(there.clone());
@@ -188,7 +190,9 @@ pub(crate) fn runs_and_recovers(_: &()) {
 
     // Kill the mount of the server, and start the server again on the first mount.
     let benchmark = server.benchmark("120");
-    wait_for("it runs", PATIENCE, || (server.transactions() > found + 300).then_some(()));
+    wait_for("the benchmark runs", PATIENCE, || {
+        (server.transactions() > found + 300).then_some(())
+    });
     let postmaster = server.postmaster();
     second.kill();
     let committed = found + acknowledged(benchmark);

@@ -346,7 +346,9 @@ fn waiting_for(path: &Path) -> usize {
 }
 
 fn until_they_wait(count: usize, path: &Path) {
-    wait_for("they wait", PATIENCE, || (waiting_for(path) == count).then_some(()));
+    wait_for("the programs wait for the lock", PATIENCE, || {
+        (waiting_for(path) == count).then_some(())
+    });
 }
 
 /// Semantics 6.4.
@@ -481,7 +483,7 @@ fn deadlock_across_metadata_targets_is_refused(mounts: &Mounts) {
         one.begin("lock b posix exclusive 0 1 wait");
         other.begin("lock a posix exclusive 0 1 wait");
         // Exactly one of the two programs gets EDEADLK.
-        let (is_one, printed) = wait_for("one of both gives way", PATIENCE, || {
+        let (is_one, printed) = wait_for("one of the two programs gets a reply", PATIENCE, || {
             let by_one = one.try_answer().map(|it| (true, it));
             by_one.or_else(|| other.try_answer().map(|it| (false, it)))
         });
