@@ -7,8 +7,8 @@ use std::fmt;
 
 /// A node's channel to a target: a sequence of connections, in which each new connection ends the
 /// previous one. A sender needs a channel if a delayed copy of an old request must not run after
-/// its newer requests. An example is a copy of a write that the target has not yet read from an old
-/// connection.
+/// newer requests of the same sender. An example is a copy of a write that the target has not yet
+/// read from an old connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Channel(pub(crate) u64);
 
@@ -22,7 +22,8 @@ impl Channel {
     }
 
     /// Returns the channel of the process that owns `target`. The channel is the same after each
-    /// restart, so the first connection of the new process ends the connections of the dead one.
+    /// restart, so the first connection of the new process ends the connections of the dead
+    /// process.
     pub fn of_target(target: TargetId) -> Self {
         Self(u64::from(target.raw()))
     }
@@ -37,7 +38,7 @@ impl Channel {
 pub struct JoinToken {
     /// The cluster's id.
     pub cluster: ClusterId,
-    /// The cluster's secret. The text form contains the newest one.
+    /// The cluster's secrets. The text form contains only the newest secret.
     pub secrets: Secrets,
     /// The addresses of management, each as `host:port`.
     pub addresses: Vec<String>,
@@ -112,7 +113,7 @@ pub struct Peer {
     /// Whether the newest secret that the peer has in common with this process was revoked for new
     /// nodes. In that case the handshake does not prove the peer's node id.
     pub has_closed_secret: bool,
-    /// The secret that the peer has proved. It may have been revoked since.
+    /// The secret that the peer has proved. It may have been revoked after the handshake.
     pub secret: SecretId,
 }
 

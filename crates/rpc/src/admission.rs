@@ -1,9 +1,9 @@
 //! Bounds on the handshakes of a process that accepts connections, and one log line for many
-//! refusals. A process that has not proved itself must not be able to use up memory, descriptors or
+//! refusals. A peer that has not authenticated must not be able to use up memory, descriptors or
 //! the log.
 //!
 //! Owns the table of handshakes under way. Does not own the handshake itself
-//! ([`crate::handshake`]), nor connections of admitted peers, except for the bound of their number.
+//! ([`crate::handshake`]), nor connections of admitted peers, except for the limit on their number.
 //!
 //! # Invariants
 //! The table never has more than `MAX_HANDSHAKES` entries, nor more than
@@ -32,7 +32,8 @@ struct Entry {
 pub struct Admission {
     /// Maximum number of connections of the process, in both directions.
     max_connections: u64,
-    /// The handshakes under way, by their number, so in the order in which they began.
+    /// The handshakes under way. The key is the number of the ticket, so they are in the order in
+    /// which they began.
     under_way: RefCell<BTreeMap<u64, Entry>>,
     next: Cell<u64>,
     refusals: Rc<RefusalLog>,
@@ -57,8 +58,8 @@ impl Drop for Ticket {
     }
 }
 
-/// Returns the network to which a handshake counts: an IPv4 address, or the first 64 bits of an
-/// IPv6 address, since a host usually has all addresses that begin with them.
+/// Returns the network against whose limit a handshake counts: an IPv4 address, or the first 64
+/// bits of an IPv6 address, since a host usually has all addresses that begin with them.
 fn network(stream: &TcpStream) -> IpAddr {
     let address = stream.peer_address().map(|it| it.ip().to_canonical());
     match address {
@@ -89,8 +90,8 @@ impl Admission {
     }
 
     /// Returns a ticket for a new connection, or `None` if the caller must close it. If too many
-    /// handshakes are under way, the oldest one that has had enough time gives way: its connection
-    /// is shut down.
+    /// handshakes are under way, shuts down the connection of the oldest handshake, provided that
+    /// it has run for `HANDSHAKE_GRACE`.
     pub fn admit(self: &Rc<Self>, stream: &TcpStream) -> Option<Ticket> {
         let refused = |problem: &str| {
             self.refusals.note(stream.peer(), problem);
@@ -115,8 +116,8 @@ impl Admission {
         Some(Ticket { admission: Rc::clone(self), number })
     }
 
-    /// Ends the oldest handshake, of `network` if given, if it has run for at least
-    /// `HANDSHAKE_GRACE`. Returns whether one was ended.
+    /// Ends the oldest handshake (with `network`, if given) if it has run for at least
+    /// `HANDSHAKE_GRACE`. Returns whether it ended a handshake.
     fn end_oldest(&self, network: Option<IpAddr>) -> bool {
         let mut under_way = self.under_way.borrow_mut();
         let oldest =
@@ -150,7 +151,7 @@ impl Admission {
 #[derive(Debug, Default)]
 struct RefusalState {
     last_logged: Option<Duration>,
-    /// The number of refusals since the last log line, and the last one as text.
+    /// Number of refused connections since the last log line; `last` describes the latest one.
     waiting: u64,
     last: String,
     is_flush_due: bool,

@@ -1,5 +1,5 @@
 //! The newest requests that operations of this thread have sent, with the time that each took in
-//! the network and at its target. A mount adds them to the record of an operation that was slow.
+//! the network and at its target. A mount adds these requests to the record of a slow operation.
 //!
 //! Does not own the records of operations (`skep_metrics`), or the times at the target, which the
 //! target writes into the header of its reply.
@@ -13,14 +13,14 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Number of requests that a thread remembers. A slow operation with more requests names how many
-/// were left out.
+/// Number of ended requests that a thread remembers. Older requests are missing from the record of
+/// a slow operation.
 const REMEMBERED: usize = 1024;
 
 /// A request that has ended.
 #[derive(Debug, Clone, Copy)]
 struct EndedCall {
-    /// Number of the operation.
+    /// Number of the operation that sent the request.
     operation: u32,
     message: u16,
     target: TargetId,
@@ -34,7 +34,7 @@ thread_local! {
     static ENDED: RefCell<VecDeque<EndedCall>> = const { RefCell::new(VecDeque::new()) };
 }
 
-/// A request of an operation that waits for its reply.
+/// A request that an operation has sent and that has no reply yet.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RunningCall {
     operation: u32,
@@ -44,7 +44,7 @@ pub(crate) struct RunningCall {
 }
 
 impl RunningCall {
-    /// Starts the measurement of a request. `None` if it belongs to no operation.
+    /// Starts the measurement of a request. Returns `None` if the request belongs to no operation.
     pub(crate) fn begin(operation: u32, message: u16, target: TargetId) -> Option<Self> {
         (operation != 0).then(|| Self { operation, message, target, begun_at: now() })
     }
@@ -70,12 +70,12 @@ pub fn calls_of(trace: u128, begun_at: Duration) -> TracedCalls {
     // The number of an operation is in the lowest bits of its trace id.
     let operation = trace as u32;
     ENDED.with_borrow(|all| {
-        // Requests that ended before the operation began belong to others.
+        // Requests that ended before the operation began belong to other operations.
         let since = all.iter().rev().take_while(|call| call.ended_at >= begun_at);
         let mut own: Vec<_> = since.filter(|call| call.operation == operation).collect();
         own.reverse();
         let left_out = own.len().saturating_sub(MAX_TRACE_CALLS);
-        // Of many requests, the ones that took longest say the most.
+        // Include the slowest requests, because they explain best why the operation was slow.
         if left_out > 0 {
             own.sort_by_key(|call| call.ended_at.saturating_sub(call.begun_at));
             own.drain(..left_out);

@@ -59,7 +59,7 @@ pub struct CallOptions {
     /// Number that identifies one operation in all requests that belong to it, for tracing.
     pub trace: u128,
     /// Flag that the router sets when a connection is lost between a request and its reply. The
-    /// target may then have executed the request, even if the reply to a repetition is an error.
+    /// target may then have executed the request, even if the reply to a retry is an error.
     pub reply_lost: Option<Rc<Cell<bool>>>,
 }
 
@@ -139,7 +139,7 @@ impl Connection {
     /// - `StaleMap` or `NotReady` if the peer refuses the target.
     /// - `AuthenticationFailed` or `VersionMismatch` if the peer refuses the handshake with this
     ///   code and this node has not joined the cluster yet (`identity` has no node id). A member of
-    ///   the cluster gets `Disconnected` in place of these (see [`crate::refusal`]).
+    ///   the cluster gets `Disconnected` in place of these two codes (see [`crate::refusal`]).
     pub async fn connect(
         address: &str,
         identity: &Identity,
@@ -149,9 +149,9 @@ impl Connection {
         Self::over(open_socket(address).await?, address, identity, target, channel).await
     }
 
-    /// Like [`Self::connect`], for a host with several addresses. Connects to the next address
-    /// while an earlier one does not answer, and authenticates at the first that accepts. If that
-    /// process is not the service, tries the other addresses.
+    /// Like [`Self::connect`], for a host with several addresses. Also connects to the next address
+    /// if earlier addresses do not answer in time, and authenticates at the first address that
+    /// accepts. If the process there is not the service, tries the other addresses.
     ///
     /// # Errors
     /// Returns the same errors as [`Self::connect`]. `Disconnected` if there is no address.
@@ -237,7 +237,7 @@ impl Connection {
     }
 
     /// Ends the connection when all calls in flight have their replies. The caller must send no
-    /// further request.
+    /// further request on it.
     pub(crate) fn close_when_idle(&self) {
         self.closes_when_idle.set(true);
         if self.pending.borrow().is_empty() {
@@ -306,9 +306,10 @@ impl Connection {
         let frame = header.frame(body, data_bytes as u32);
         let (len, longest) = (frame.len() - HEADER_BYTES, bounds(header.message).body_bytes);
         if len > longest {
-            // The receiver would end the connection, and the sender would repeat the request.
+            // Without this check, the receiver would end the connection, and the sender would retry
+            // in vain.
             let context = format!(
-                "cannot send message {} with a body of {len} bytes: it may have {longest}",
+                "cannot send message {} with a body of {len} bytes: the limit is {longest}",
                 header.message
             );
             return Err(Error::new(ErrorCode::TooLarge, context));
@@ -355,7 +356,7 @@ impl Connection {
     /// - `Disconnected` if the connection ends before the reply.
     /// - `TimedOut` if no reply arrives within `time_left`; the peer may still execute the request.
     /// - `Protocol` if the reply cannot be decoded.
-    /// - `TooLarge` if the request is longer than its receiver accepts. It is not sent.
+    /// - `TooLarge` if the request is longer than its receiver accepts. The request is not sent.
     pub async fn call<R: Request>(
         self: &Rc<Self>,
         request: &R,

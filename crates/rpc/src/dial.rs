@@ -11,9 +11,9 @@ use std::task::Poll;
 use std::time::Duration;
 
 /// Runs one attempt for each item, in order. The next attempt starts when an earlier one fails, or
-/// after `stagger`. Returns the result of the first attempt that succeeds. If all fail, returns the
-/// error of the last one that failed. `None` means that there are no items. Cancel-safe if the
-/// attempts are.
+/// after `stagger`. Returns the result of the first attempt that succeeds. If all attempts fail,
+/// returns the error of the attempt that failed last. `None` means that there are no items.
+/// Cancel-safe if the attempts are.
 pub(crate) async fn first_success<I, T, E, F>(
     items: impl IntoIterator<Item = I>,
     stagger: Duration,
@@ -44,7 +44,8 @@ where
     }
 }
 
-/// Waits for the result of any of the futures, and removes that future. There must be a future.
+/// Waits for the result of any of the futures, and removes that future. `running` must not be
+/// empty.
 async fn next_result<T, F: Future<Output = T>>(running: &mut Vec<Pin<Box<F>>>) -> T {
     std::future::poll_fn(|context| {
         for index in 0..running.len() {

@@ -31,7 +31,7 @@ async fn send<M: Codec>(stream: &TcpStream, header: &Header, message: &M) -> Res
 
 async fn refuse(stream: &TcpStream, request: &Header, error: &Error) {
     let header = Header { status: error.code() as u16, ..request.reply() };
-    // Best effort: the peer may be gone already, and the caller refuses it in any case.
+    // Ignore errors: the peer may have disconnected, and the caller refuses it in any case.
     let _ = send(stream, &header, &error.context().to_owned()).await;
 }
 
@@ -63,8 +63,8 @@ fn decode<M: Codec>(header: &Header, body: &[u8], message: u16) -> Result<M> {
     M::from_bytes(body)
 }
 
-/// Receives a frame of the connecting side. That side has no status to report, so this side ignores
-/// the error text of such a frame: a stranger could forge log lines with it.
+/// Receives a frame from the connecting side. A request has no status. If a frame has one, the
+/// returned error does not quote its text, because a stranger could forge log lines with that text.
 async fn receive_request<M: Codec>(reader: &mut FrameReader, message: u16) -> Result<(Header, M)> {
     let (header, body) = receive_frame(reader).await?;
     if header.status != 0 {
@@ -74,7 +74,7 @@ async fn receive_request<M: Codec>(reader: &mut FrameReader, message: u16) -> Re
     Ok((header, request))
 }
 
-/// Receives a frame of the accepting side, or its refusal.
+/// Receives a frame from the accepting side. If the frame is a refusal, returns its error.
 async fn receive_reply<M: Codec>(reader: &mut FrameReader, message: u16) -> Result<M> {
     let (header, body) = receive_frame(reader).await?;
     if header.status != 0 {
@@ -162,7 +162,7 @@ fn other_cluster(theirs: ClusterId, ours: ClusterId) -> Error {
     )
 }
 
-/// Chooses the secret for the proofs among the secrets of the connecting side.
+/// Chooses the secret for the proofs among the secrets that the connecting side offers.
 fn choose_secret(hello: &Hello, identity: &Identity) -> Result<HeldSecret> {
     if hello.secrets.len() > MAX_SECRETS {
         let count = hello.secrets.len();

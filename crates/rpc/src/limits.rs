@@ -2,45 +2,45 @@
 
 use std::time::Duration;
 
-/// Longest duration of a handshake: a slower peer is dead or not a node of the cluster.
+/// Time limit for a handshake. A slower peer is dead or not a node of the cluster.
 pub(crate) const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest time until a host accepts a connection; a slower host counts as dead, and the caller
-/// tries again. A lost packet costs one attempt, since the kernel sends it again after 1 s.
+/// tries again. A lost packet costs one attempt, since the kernel resends it only after 1 s.
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
-/// Time after which a host is also tried at its next address, while the attempt at the first
-/// address continues.
+/// Time after which the caller also tries the next address of a host, while the attempt at the
+/// first address continues.
 pub(crate) const ADDRESS_STAGGER: Duration = Duration::from_millis(100);
-/// Time after which the next address of management is tried. A handshake with a busy process takes
-/// less time.
+/// Time after which a node also tries the next address of management. A handshake with a busy
+/// process takes less time.
 pub(crate) const MANAGEMENT_STAGGER: Duration = Duration::from_millis(300);
-/// Pause before a request to management is sent to the next member, if no member names the leader,
-/// or if members name different ones. An election takes more than 600 ms.
+/// Pause before a node sends a request to the next member of management, if no member names the
+/// leader, or if members name different leaders. An election takes more than 600 ms.
 pub(crate) const LEADER_PAUSE: Duration = Duration::from_millis(100);
-/// Longest wait for the reply to a heartbeat. Management needs only memory accesses for it, so a
-/// slower process is stopped or unreachable, and the sender tries the other addresses.
+/// Longest wait for the reply to a heartbeat. Management needs only memory accesses for the reply,
+/// so a slower process is stopped or unreachable, and the sender tries the other addresses.
 pub(crate) const HEARTBEAT_DEADLINE: Duration = Duration::from_secs(1);
-/// Maximum length of a handshake body: an unauthenticated peer must not cause larger allocations.
+/// Maximum length of a handshake body. An unauthenticated peer must not cause larger allocations.
 pub(crate) const MAX_HANDSHAKE_BODY_BYTES: u32 = 4096;
-/// Size of the read-ahead buffer of a connection whose peer has not proved itself yet. A whole body
-/// of the handshake fits.
+/// Size of the read-ahead buffer of a connection whose peer has not authenticated yet. A whole
+/// handshake body fits.
 pub(crate) const HANDSHAKE_BUFFER_BYTES: usize = 4096;
-/// Maximum number of handshakes that a process runs concurrently. Each needs a descriptor and about
-/// 8 KiB.
+/// Maximum number of handshakes that a process runs concurrently. Each handshake needs a file
+/// descriptor and about 8 KiB of memory.
 pub(crate) const MAX_HANDSHAKES: usize = 1024;
 /// Maximum number of handshakes that a process runs concurrently with peers at one address. If
 /// hundreds of threads of a host connect to the same service at once, some of these connections are
 /// retried.
 pub(crate) const MAX_HANDSHAKES_PER_ADDRESS: usize = 256;
-/// Time after which a handshake may be ended in favour of a new one. A node of the cluster needs a
-/// few milliseconds for a handshake.
+/// Time after which a process may end a handshake in favour of a new one. A node of the cluster
+/// needs a few milliseconds for a handshake.
 pub(crate) const HANDSHAKE_GRACE: Duration = Duration::from_millis(250);
-/// Divisor of the process's limit of descriptors: connections use at most one of
-/// `CONNECTIONS_SHARE` parts. The rest stays free for files.
+/// Divisor of the process's limit of file descriptors. Connections use at most this limit divided
+/// by `CONNECTIONS_SHARE`. The rest stays free for files.
 pub(crate) const CONNECTIONS_SHARE: u64 = 2;
-/// Minimum interval between two log lines about refused connections, and about peers that do not
-/// prove themselves.
+/// Minimum interval between two log lines about refused connections, and about peers that fail to
+/// authenticate.
 pub(crate) const REFUSAL_LOG_INTERVAL: Duration = Duration::from_secs(1);
-/// Minimum interval between two log lines of a member about peers that refuse it.
+/// Minimum interval between two log lines of a member about peers that refuse its handshake.
 pub(crate) const COMPLAINT_INTERVAL: Duration = Duration::from_secs(5);
 /// Maximum length, in characters, of a peer's text in an error.
 pub(crate) const MAX_PEER_TEXT: usize = 1000;
@@ -48,13 +48,13 @@ pub(crate) const MAX_PEER_TEXT: usize = 1000;
 pub(crate) const READ_AHEAD_BYTES: usize = 64 << 10;
 /// After a frame with at least this much bulk data, the receiver reads only
 /// [`BULK_READ_AHEAD_BYTES`] ahead. Copying a full read-ahead buffer would be expensive compared
-/// with such a frame.
+/// with the receive of such a frame.
 pub(crate) const BULK_BYTES: u32 = 64 << 10;
-/// Bytes that the receiver reads ahead after a frame with much bulk data: the header and the
-/// checksums of 1 MiB fit, so that they need one receive.
+/// Bytes that the receiver reads ahead after a frame with much bulk data. The next header and the
+/// checksums of 1 MiB fit, so that one receive reads both.
 pub(crate) const BULK_READ_AHEAD_BYTES: usize = 4096;
-/// Maximum bytes of replies that wait to be sent to one peer. Above this limit, no further request
-/// of the peer is read.
+/// Maximum bytes of replies that wait to be sent to one peer. Above this limit, the server reads no
+/// further request of the peer.
 pub(crate) const MAX_OUTBOX_BYTES: usize = 64 << 20;
 /// Pause before the first retry; it doubles with each further retry.
 pub(crate) const FIRST_BACKOFF: Duration = Duration::from_millis(2);
@@ -64,18 +64,19 @@ pub(crate) const LONGEST_BACKOFF: Duration = Duration::from_millis(100);
 /// Longest pause before a retry to management, which may be down for a long time while many nodes
 /// retry.
 pub(crate) const LONGEST_MANAGEMENT_BACKOFF: Duration = Duration::from_secs(1);
-/// Pause of a client before its first retry to register: hundreds of clients may wait for one
+/// Pause of a client before its first retry to register. Hundreds of clients may wait for one
 /// management process.
 pub(crate) const CLIENT_JOIN_PAUSE: Duration = Duration::from_millis(250);
-/// Longest wait for a reply of management before the request is repeated. A reply needs only memory
-/// accesses and one small sync.
+/// Longest wait for a reply of management before the sender retries the request. A reply needs only
+/// memory accesses and one small sync.
 pub(crate) const MANAGEMENT_DEADLINE: Duration = Duration::from_secs(5);
 /// Duration of a long poll: management holds a node's request for a newer map for almost this time.
 pub(crate) const LONG_POLL: Duration = Duration::from_secs(30);
 /// Time for which a starting service with a cached map waits for management. A running management
 /// process replies with a newer map within milliseconds.
 pub(crate) const TIMEOUT_WITH_CACHED_MAP: Duration = Duration::from_secs(1);
-/// Maximum connections of a link measurement: each has a message in memory at both ends.
+/// Maximum number of connections of a link measurement. Each holds a message in memory at both
+/// ends.
 pub(crate) const MAX_LINK_STREAMS: u16 = 64;
 /// Maximum bytes of one link measurement: enough for more than a minute on the fastest networks.
 pub(crate) const MAX_LINK_BYTES: u64 = 1 << 40;

@@ -46,7 +46,8 @@ impl TargetLink {
         })
     }
 
-    /// Ends the connection and the attempt to connect. All calls on them fail with `Disconnected`.
+    /// Ends the connection and any attempt to connect. All calls that use this link fail with
+    /// `Disconnected`.
     pub(crate) fn retire(&self) {
         self.is_retired.set(true);
         self.retired.notify();
@@ -57,8 +58,8 @@ impl TargetLink {
     }
 
     /// Returns the open connection, or the connection that `connect` opens. Concurrent callers
-    /// share one attempt to connect. The attempt is on the heap: it is rare and large, and would
-    /// be part of the future of each request otherwise.
+    /// share one attempt to connect. The attempt is on the heap, because it is rare and large and
+    /// would otherwise be part of the future of each request.
     ///
     /// # Errors
     /// - The error of `connect`.

@@ -1,10 +1,10 @@
 //! Network benchmarks between two services, or between a client and a service: the code of both
 //! ends. The messages are like the messages between clients and storage targets, with bulk data and
-//! checksums, but no device is involved.
+//! checksums, but no storage device is involved.
 //!
-//! The benchmark measures the path of real data: it uses connections of the same kind, to the
-//! threads of the named targets. Checksums are computed and verified for all bytes. Only the access
-//! to chunk files is missing.
+//! The benchmark measures the path that file data takes. It uses the same kind of connections, to
+//! the threads of the named targets. Checksums are computed and verified for all bytes. Only the
+//! access to chunk files is missing.
 
 use crate::access::{Channel, Identity};
 use crate::client::{CallOptions, Connection};
@@ -38,7 +38,7 @@ pub struct LinkPlan {
 pub struct LinkResult {
     /// The address at which the peer was reached.
     pub address: String,
-    /// Bytes of bulk data that were moved.
+    /// Bytes of bulk data that were transferred.
     pub bytes: u64,
     /// For each connection, the start of its first message and the end of its last.
     pub streams: Vec<(Duration, Duration)>,
@@ -101,7 +101,7 @@ impl LinkPlan {
     }
 }
 
-/// Returns `len` bytes of arbitrary data. Not zeros, since a network could compress them.
+/// Returns `len` bytes of pseudo-random data, since a network could compress zeros.
 fn filler(len: usize) -> Buf {
     const PART: usize = 4096;
     let mut part = [0; PART];

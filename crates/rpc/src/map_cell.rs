@@ -25,7 +25,7 @@ pub struct MapCell {
     traffic: Traffic,
 }
 
-/// Numbers of rare events on the way to targets, of all threads of a process.
+/// Counts of rare events in the communication with targets, over all threads of a process.
 #[derive(Debug, Default)]
 struct Traffic {
     /// Retries of requests.
@@ -48,7 +48,7 @@ impl MapCell {
     ///
     /// If a target is lost in the initial map, the cell requires no version from its peers, since
     /// it does not know in which version the target was lost. While management is away, each
-    /// service starts with its own cached map, and peers with an older one could not serve
+    /// service starts with its own cached map, and peers with an older map would have to refuse its
     /// requests.
     pub fn new(map: ClusterMap, node: NodeId) -> Arc<Self> {
         Arc::new(Self {
@@ -88,7 +88,7 @@ impl MapCell {
     }
 
     /// Sets the node id of this process. Routers close connections that authenticated with the
-    /// former id.
+    /// previous id.
     pub fn set_node(&self, node: NodeId) {
         self.node.store(node.raw(), Ordering::Release);
     }
@@ -103,7 +103,7 @@ impl MapCell {
         self.traffic.connects.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Stores `map` if it is newer than the present one.
+    /// Stores `map` if it is newer than the current map.
     pub fn update(&self, map: ClusterMap) {
         let held = self.map.lock().unwrap_or_else(PoisonError::into_inner);
         if map.version > held.version {
@@ -113,8 +113,8 @@ impl MapCell {
 
     /// Replaces a cached map by management's map, even if management's map is older. An
     /// administrator may have restored management to an older state, and its map is the valid one.
-    /// The needed version then falls to the version of that map: no server can get a newer one, so
-    /// all of them would refuse the requests of this process for ever.
+    /// The needed version then falls to the version of that map. No server can get a newer map, so
+    /// all servers would refuse the requests of this process for ever.
     pub(crate) fn replace(&self, map: ClusterMap) {
         let held = self.map.lock().unwrap_or_else(PoisonError::into_inner);
         if map.version < held.version {
@@ -124,8 +124,8 @@ impl MapCell {
     }
 
     fn put(&self, mut held: MutexGuard<'_, Arc<ClusterMap>>, map: ClusterMap) {
-        // A target that was given up as lost may still serve under its older map. It must get this
-        // map before it executes another request of this process.
+        // A target that was given up as lost may still serve under its older map. It must get the
+        // new map before it executes another request of this process.
         if lost_targets(&map).any(|lost| lost_targets(&held).all(|known| known != lost)) {
             self.need(map.version);
         }
@@ -177,7 +177,7 @@ mod tests {
         cell.update(map(6, Consistency::Bad));
         cell.update(map(7, Consistency::Bad));
         assert_eq!(cell.needed(), MapVersion::new(6));
-        // Management was put back from a copy, so no server can have version 6.
+        // Management was restored from a copy, so no server can have version 6.
         cell.replace(map(3, Consistency::Bad));
         assert_eq!((cell.version(), cell.needed()), (MapVersion::new(3), MapVersion::new(3)));
         // Services with different cached maps must work with each other without management.

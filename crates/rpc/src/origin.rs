@@ -1,9 +1,10 @@
 //! The operation that caused the requests of a future. Services account for load by the user, the
-//! group and the job of its program. Its number is a part of the trace id.
+//! group and the job of the program that started the operation. The number of the operation is a
+//! part of the trace id.
 //!
 //! A mount runs each operation in [`with_origin`]. The operation and all futures that it spawns
 //! then carry the origin, and a connection writes it into the header of each request. So the layers
-//! between the mount and the connection need not pass it on.
+//! between the mount and the connection need not pass the origin on.
 //!
 //! # Trace ids
 //! The lowest 32 bits of a trace id are the number of the operation in its process, and the highest
@@ -14,12 +15,12 @@ use skep_wire::frame::Header;
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Bit of the numbers of jobs whose names do not begin with a number.
+/// Bit that is set in the number of a job whose name does not begin with a number.
 const NAMED_JOB: u32 = 1 << 31;
 
 /// The random number in the trace ids of this process.
 static PROCESS: LazyLock<u64> = LazyLock::new(skep_env::random_u64);
-/// Number of operations that this process has numbered.
+/// Number of operations to which this process has given a number.
 static OPERATIONS: AtomicU32 = AtomicU32::new(0);
 
 /// The operation that caused a request, as the header of the request has it.
@@ -44,7 +45,7 @@ impl Origin {
         Self { user: uid.wrapping_add(1), user_group: gid.wrapping_add(1), job, operation: 0 }
     }
 
-    /// Gives the origin the next number of an operation of this process.
+    /// Gives the origin the next operation number of this process.
     #[must_use]
     pub fn of_next_operation(self) -> Self {
         let operation = OPERATIONS.fetch_add(1, Ordering::Relaxed).wrapping_add(1).max(1);
@@ -59,7 +60,7 @@ impl Origin {
         }
     }
 
-    /// Returns the number of the operation. Zero means that it has none.
+    /// Returns the number of the operation. Zero means that the operation has no number.
     pub(crate) fn operation(self) -> u32 {
         self.operation
     }
@@ -86,8 +87,8 @@ impl Origin {
         parts.into_iter().rev().fold(0, |sum, part| sum << 32 | u128::from(part))
     }
 
-    /// Writes the origin into a header. The trace id of the operation replaces the one that the
-    /// sender has drawn for this request alone.
+    /// Writes the origin into a header. The trace id of the operation replaces the random trace id
+    /// that the sender has chosen for this request alone.
     pub(crate) fn write_to(self, header: &mut Header) {
         (header.user, header.user_group, header.job) = (self.user, self.user_group, self.job);
         if self.operation != 0 {
@@ -96,7 +97,7 @@ impl Origin {
     }
 }
 
-/// Returns the cause of a request from the client `client`, for the accounts of load.
+/// Returns the cause of a request from the client `client`, for load accounting.
 pub fn cause_of(header: &Header, client: skep_types::NodeId) -> skep_metrics::Origin {
     skep_metrics::Origin {
         client: Some(client.raw()).filter(|client| *client != 0),

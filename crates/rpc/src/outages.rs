@@ -21,7 +21,7 @@ const WORTH_A_LINE: Duration = Duration::from_secs(5);
 
 /// The groups whose requests fail. The mutex protects only this map.
 static FAILING: Mutex<BTreeMap<GroupId, Outage>> = Mutex::new(BTreeMap::new());
-/// Number of entries in [`FAILING`], so that a reply costs no lock while no request fails.
+/// Number of entries in [`FAILING`], so that a reply takes no lock while no request fails.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
 /// An outage of a group.
@@ -29,7 +29,7 @@ static COUNT: AtomicUsize = AtomicUsize::new(0);
 struct Outage {
     /// Time of the first failure.
     since: Duration,
-    /// Number of requests that are repeated.
+    /// Number of requests to the group that are being retried.
     waiting: usize,
     is_logged: bool,
     /// The error of the last attempt.
@@ -40,8 +40,8 @@ fn failing() -> MutexGuard<'static, BTreeMap<GroupId, Outage>> {
     FAILING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A request that is repeated until its group answers. Dropping it means that the request no longer
-/// waits.
+/// A request that the router retries until its group answers. When this value is dropped, the
+/// request no longer waits.
 #[derive(Debug, Default)]
 pub(crate) struct RepeatedRequest {
     /// The group whose outage counts this request.
@@ -79,8 +79,8 @@ impl RepeatedRequest {
         COUNT.store(failing.len(), Ordering::Relaxed);
     }
 
-    /// Removes this request from the outage that counts it. Removes the outage too if it has no
-    /// other request and no line in the log.
+    /// Removes this request from the outage that counts it. Removes the outage too if it counts no
+    /// other request and was not logged.
     fn leave(&mut self, failing: &mut BTreeMap<GroupId, Outage>) {
         let Some(group) = self.group.take() else { return };
         if let Some(outage) = failing.get_mut(&group) {
@@ -130,7 +130,7 @@ fn failing_waits(now: Duration) -> Vec<RequestWait> {
     failing.iter().filter(is_long).take(MAX_REPORTED_WAITS).map(wait).collect()
 }
 
-/// Ends the outage of a group. Returns it if the log mentions it.
+/// Ends the outage of a group. Returns the outage if its start was logged.
 fn end(group: GroupId) -> Option<Outage> {
     if COUNT.load(Ordering::Relaxed) == 0 {
         return None;
@@ -141,7 +141,8 @@ fn end(group: GroupId) -> Option<Outage> {
     ended.filter(|outage| outage.is_logged)
 }
 
-/// Records that a group has given a final reply. Logs the end of an outage that the log mentions.
+/// Records that a group has given a final reply. Logs the end of the group's outage if its start
+/// was logged.
 pub(crate) fn answered(group: GroupId, now: impl FnOnce() -> Duration) {
     if let Some(outage) = end(group) {
         let seconds = now().saturating_sub(outage.since).as_secs_f64();
@@ -149,8 +150,8 @@ pub(crate) fn answered(group: GroupId, now: impl FnOnce() -> Duration) {
     }
 }
 
-/// Records that an administrator has given up the target of a group as lost: the group will not
-/// answer, so the end of its outage is now.
+/// Records that an administrator has given up the target of a group as lost. The group will not
+/// answer any more, so its outage ends now.
 pub(crate) fn given_up(group: GroupId) {
     if end(group).is_some() {
         tracing::warn!("no request waits for group {group} any more: its target is lost");
@@ -206,7 +207,7 @@ mod tests {
         one.failed(group, &error, at(105));
         assert_eq!(logged(group), Some((2, true)));
         drop((one, two));
-        // The end is logged too, even if the programs that waited were killed.
+        // The end of the outage is logged too, even if the programs that waited were killed.
         assert_eq!(logged(group), Some((0, true)));
         answered(group, || at(133));
         assert_eq!(logged(group), None);

@@ -1,9 +1,9 @@
 //! The reaction of the connecting side to a failed handshake.
 //!
-//! Until a peer has proved itself, it may be any process that has taken the port of a dead service.
-//! Its answers must not reach a program that uses files: the caller waits for the real service. So
-//! only four codes keep their meaning, and a member of the cluster waits even after a refusal that
-//! would be final for a process that wants to join.
+//! Until a peer has authenticated, it may be any process that has taken the port of a dead service.
+//! The caller must not pass the errors of such a process on to an application, and waits for the
+//! real service. So only four error codes of the peer keep their meaning. A member of the cluster
+//! waits even after a refusal that would be final for a process that wants to join.
 
 use crate::access::Identity;
 use crate::limits::COMPLAINT_INTERVAL;
@@ -12,16 +12,16 @@ use std::cell::RefCell;
 use std::time::Duration;
 
 thread_local! {
-    /// The time of the last complaint of this thread, and the number of failures since then.
+    /// The time of the last warning of this thread, and the number of failed handshakes since then.
     static COMPLAINTS: RefCell<(Option<Duration>, u64)> = const { RefCell::new((None, 0)) };
 }
 
 /// Returns the error that the caller of a failed handshake gets. `error` names the address.
 ///
-/// - `Disconnected`, `StaleMap` and `NotReady` stay: the caller tries again in any case.
-/// - `AuthenticationFailed` and `VersionMismatch` stay if `identity` has no node id, since its
-///   owner must correct the token or the version. A member was admitted earlier with the same
-///   token. So the peer is the wrong process, and the member gets `Disconnected`.
+/// - `Disconnected`, `StaleMap` and `NotReady` stay, because the caller retries in any case.
+/// - `AuthenticationFailed` and `VersionMismatch` stay if `identity` has no node id, since an
+///   administrator must correct the token or the version. A member was admitted earlier with the
+///   same token. So the peer is the wrong process, and the member gets `Disconnected`.
 /// - Every other error becomes `Disconnected`.
 ///
 /// Logs errors of the last two kinds for a member, at most once in [`COMPLAINT_INTERVAL`].

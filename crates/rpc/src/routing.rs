@@ -1,13 +1,13 @@
 //! Sends a request for a group to the member that serves the group. Owns the retry and fail-over
-//! policy for requests to targets. Clients and services use it. Does not own the process's cluster
-//! map ([`MapCell`]).
+//! policy for requests to targets. Clients and services use this module. Does not own the process's
+//! cluster map ([`MapCell`]).
 //!
-//! A call under way goes to another member as soon as a newer map names one: the router then ends
-//! the connection to the former primary ([`Router::retire_links`]).
+//! A call under way goes to another member as soon as a newer map names that member as the primary.
+//! The router then ends the connection to the previous primary ([`Router::retire_links`]).
 //!
 //! A call waits, reconnects and retries until it has a final reply or its deadline passes; without
-//! a deadline it retries without limit. A request that modifies data can be repeated safely: it
-//! carries a slot and a sequence number, or it is idempotent by its contents.
+//! a deadline it retries without limit. A retry of a request that modifies data is safe, because
+//! the request carries a slot and a sequence number, or is idempotent by its contents.
 //!
 //! # Invariants
 //! A target never has both an open connection and an attempt to connect: see
@@ -81,7 +81,7 @@ impl Router {
     }
 
     /// Creates a router for the thread of a target. The requests of the router name the target's
-    /// group and its epoch. The router sends none while another member is the primary of the
+    /// group and its epoch. The router sends no request while another member is the primary of the
     /// group.
     pub fn of_target(identity: Identity, cell: Arc<MapCell>, target: TargetId) -> Rc<Self> {
         Self::build(identity, Channel::of_target(target), cell, Some(OwnTerm::new(target)))
@@ -111,7 +111,7 @@ impl Router {
     }
 
     /// Returns the map version that targets must have before they execute requests of this process.
-    /// A target also sends it in its replies, so that its clients need this version too.
+    /// A target also sends this version in its replies, so that its clients require it too.
     pub fn needed(&self) -> MapVersion {
         self.cell.needed()
     }
@@ -173,12 +173,12 @@ impl Router {
     }
 
     /// Sends a request once to one member of the group that this router's target leads, and returns
-    /// its reply. The caller decides whether to repeat it.
+    /// its reply. The caller decides whether to retry the request.
     ///
     /// # Errors
     /// - `Deposed` if this target is not, or no longer, the primary of its group.
     /// - `TimedOut` if the reply does not arrive within `patience`. The connection then ends, so
-    ///   that no requests pile up in front of a process that is stopped.
+    ///   that requests do not pile up at a process that is stopped.
     /// - The other errors of [`Connection::call`].
     pub async fn call_member<R: Request>(
         &self,
@@ -292,7 +292,7 @@ impl Router {
         result.map_err(|error| error.within(target))
     }
 
-    /// Checks that the request may go out under the process's current node id.
+    /// Checks that the request may be sent under the process's current node id.
     fn check_sender(&self, options: &CallOptions) -> Result<()> {
         match options.only_as.filter(|node| *node != self.cell.node()) {
             None => Ok(()),
@@ -336,10 +336,10 @@ impl Router {
         .detach();
     }
 
-    /// Ends the connections to targets that are lost, or whose group has another primary in the
-    /// newest map, and the attempts to connect to them. The calls under way then fail, or go to the
-    /// new primary in the same slot and sequence, even if the process of the former one is only
-    /// stopped and its connection stays open.
+    /// Ends the connections, and the attempts to connect, to targets that are lost or whose group
+    /// has another primary in the newest map. The calls under way then fail, or go to the new
+    /// primary in the same slot and sequence. They do not wait for the process of the previous
+    /// primary, which may be stopped while its connection stays open.
     fn retire_links(&self) {
         let map = self.map();
         self.links.borrow_mut().retain(|target, link| {
@@ -353,7 +353,7 @@ impl Router {
     }
 
     /// Takes over a changed node id of this process, and closes all connections that authenticated
-    /// with the former id.
+    /// with the previous id.
     fn take_process_id(&self) {
         let node = self.cell.node();
         if self.identity.borrow().node == node {
@@ -389,8 +389,8 @@ impl Router {
     }
 }
 
-/// Refuses a target that an administrator has given up: its service will not come back with the
-/// data, so a request must not wait for it.
+/// Refuses a target that an administrator has given up as lost. Its service will not come back with
+/// the data, so a request must not wait for it.
 fn check_not_lost(target: &Target) -> Result<()> {
     if target.consistency != Consistency::Bad {
         return Ok(());
@@ -402,8 +402,8 @@ fn check_not_lost(target: &Target) -> Result<()> {
     Err(Error::new(ErrorCode::TargetLost, what))
 }
 
-/// Whether a final result came from the group. This process itself gives up after a time limit, and
-/// refuses to send a request under a removed id.
+/// Whether a final result came from the group, and not from this process, which gives up after a
+/// time limit and refuses to send some requests.
 fn is_answer<T>(result: &Result<T>) -> bool {
     let own = [ErrorCode::TimedOut, ErrorCode::Evicted, ErrorCode::Deposed, ErrorCode::TargetLost];
     result.as_ref().err().is_none_or(|error| !own.contains(&error.code()))

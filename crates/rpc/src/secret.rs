@@ -1,10 +1,10 @@
 //! The secrets that prove membership in a cluster, and the proofs made with them.
 //!
-//! A process holds the newest secret of its cluster and, while an administrator replaces it, former
-//! ones. All clones of [`Secrets`] in a process share one list, so that a new secret reaches every
-//! thread at once.
+//! A process holds the newest secret of its cluster and, while an administrator replaces it,
+//! previous secrets. All clones of [`Secrets`] in a process share one list, so that a new secret
+//! reaches every thread at once.
 //!
-//! Does not own the files that keep secrets (`skep_service::tokens`), nor the handshake that uses
+//! Does not own the files that store secrets (`skep_service::tokens`), nor the handshake that uses
 //! them ([`crate::handshake`]).
 
 use hmac::{Hmac, Mac};
@@ -13,14 +13,14 @@ use skep_types::{Error, ErrorCode, Result};
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
 
-/// Maximum number of secrets that a process holds: the newest one and three former ones. More would
-/// only be old secrets that an administrator forgot to revoke.
+/// Maximum number of secrets that a process holds: the newest secret and three previous ones.
+/// Further secrets would only be old ones that an administrator forgot to revoke.
 pub const MAX_SECRETS: usize = 4;
 
 /// The text whose HMAC is the id of a secret.
 const ID_LABEL: &[u8] = b"skep secret id";
 
-/// Identifies a secret. It may be logged and sent, since the secret cannot be computed from it.
+/// Identifies a secret. The id may be logged and sent, since the secret cannot be computed from it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SecretId(u64);
 
@@ -62,7 +62,7 @@ impl std::str::FromStr for SecretId {
 pub struct Secret([u8; 32]);
 
 impl PartialEq for Secret {
-    /// Compares two secrets in the same time wherever they differ.
+    /// Compares two secrets in a time that does not depend on where they differ.
     fn eq(&self, other: &Self) -> bool {
         let differences = self.0.iter().zip(&other.0).fold(0, |all, (a, b)| all | (a ^ b));
         std::hint::black_box(differences) == 0
@@ -144,8 +144,8 @@ pub struct HeldSecret {
 /// list.
 #[derive(Clone)]
 pub struct Secrets {
-    /// The list. The lock is held only while the list is copied or replaced, so no `.await` and no
-    /// other lock is inside.
+    /// The list. A thread holds the lock only while it copies or replaces the list, never during an
+    /// `.await` or while it takes another lock.
     list: Arc<RwLock<Vec<HeldSecret>>>,
 }
 
@@ -156,8 +156,7 @@ impl fmt::Debug for Secrets {
 }
 
 impl PartialEq for Secrets {
-    /// Compares the newest secrets only: two processes belong together if they can prove the same
-    /// secret.
+    /// Compares the newest secrets only, since older secrets may be revoked at any time.
     fn eq(&self, other: &Self) -> bool {
         self.newest() == other.newest()
     }
@@ -172,8 +171,8 @@ impl From<Secret> for Secrets {
 }
 
 impl Secrets {
-    /// Creates a list with the newest secret and former ones, newest first. Drops copies of the
-    /// newest secret, and former ones beyond [`MAX_SECRETS`].
+    /// Creates a list with the newest secret and the previous secrets `former`, newest first. Drops
+    /// duplicates, and secrets beyond [`MAX_SECRETS`].
     pub fn new(newest: Secret, former: Vec<HeldSecret>) -> Self {
         let newest = HeldSecret { secret: newest, is_closed: false };
         let mut list = vec![newest];
@@ -200,7 +199,8 @@ impl Secrets {
         self.held().swap_remove(0).secret
     }
 
-    /// Replaces the list in all clones of `self` by that of `other`. Open connections stay.
+    /// Replaces the list in all clones of `self` by the list of `other`. Open connections stay
+    /// open.
     pub fn replace_by(&self, other: &Self) {
         let list = other.held();
         *self.list.write().unwrap_or_else(PoisonError::into_inner) = list;
@@ -211,7 +211,7 @@ impl Secrets {
         self.held().iter().map(|held| held.secret.id().raw()).collect()
     }
 
-    /// Returns the secret with an id. `None` means that this process does not hold it.
+    /// Returns the secret with an id. `None` means that this process does not hold this secret.
     pub(crate) fn with_id(&self, id: u64) -> Option<Secret> {
         let mut held = self.held().into_iter();
         held.find(|held| held.secret.id().raw() == id).map(|held| held.secret)
@@ -223,13 +223,14 @@ impl Secrets {
         self.held().iter().any(|held| !held.is_closed && held.secret.id() == id)
     }
 
-    /// Chooses the newest own secret that the connecting side offers, an open one if there is any.
-    /// `is_member` means that the connecting side names a node id. The handshake cannot verify this
-    /// id: before a node joins by a closed secret, management must check that it has joined before.
+    /// Chooses the newest own secret that the connecting side offers, if possible one that is not
+    /// closed. `is_member` means that the connecting side names a node id. The handshake cannot
+    /// verify this id. If a node joins with a closed secret, management must check that the node
+    /// has joined before.
     ///
     /// # Errors
-    /// `AuthenticationFailed` if this process holds none of the secrets, or if a side without a
-    /// node id offers only revoked ones.
+    /// `AuthenticationFailed` if this process holds none of the offered secrets, or if a side
+    /// without a node id offers only revoked secrets.
     pub(crate) fn choose(&self, offered: &[u64], is_member: bool) -> Result<HeldSecret> {
         let held = self.held();
         let common: Vec<_> =

@@ -33,9 +33,9 @@ pub async fn authenticate(
 pub struct Incoming {
     /// The request's header.
     pub header: Header,
-    /// The request's body: its checksum is verified, but it is not decoded.
+    /// The request's body. Its checksum is verified, but the body is not decoded.
     pub body: Vec<u8>,
-    /// The request's bulk data: its checksums are not verified.
+    /// The request's bulk data. Its checksums are not verified.
     pub data: Option<Buf>,
     /// Time at which the header was received, before the body and the bulk data.
     pub arrived_at: Duration,
@@ -67,11 +67,11 @@ impl IncomingStream {
     /// Receives the next request; returns `None` when the peer has closed the connection. Waits
     /// while more than `MAX_OUTBOX_BYTES` of replies wait to be sent to the peer.
     ///
-    /// If the peer may not send a request, refuses the request and receives the next one.
+    /// Refuses a request that nodes of the peer's kind may not send, and receives the next request.
     ///
     /// # Errors
     /// `Disconnected` if the connection is lost, `Protocol` if a frame is invalid or longer than
-    /// its message may be. The connection cannot be used any more then.
+    /// its message may be. After an error the connection cannot be used any more.
     pub async fn next(&mut self) -> Result<Option<Incoming>> {
         loop {
             self.outbox.below_limit().await;
@@ -111,13 +111,13 @@ fn check_length(header: &Header, bounds: &Bounds) -> Result<()> {
         return Ok(());
     }
     let context = format!(
-        "message {} with a body of {body} bytes and {data} bytes of data: it may have {} and {}",
+        "message {} has a body of {body} bytes and {data} bytes of data: the limits are {} and {}",
         header.message, bounds.body_bytes, bounds.data_bytes
     );
     Err(Error::new(ErrorCode::Protocol, context))
 }
 
-/// A function that gets the time of each send with bulk data.
+/// A function that gets the duration of each send with bulk data.
 type SendObserver = dyn Fn(Duration);
 
 /// The replies to one peer. Replies from one iteration of the event loop are sent together.
@@ -138,8 +138,8 @@ impl std::fmt::Debug for Outbox {
 }
 
 impl Outbox {
-    /// Calls `observer` with the time of each send that had bulk data. On a slow link, this is the
-    /// time in which earlier data left the socket's buffer.
+    /// Calls `observer` with the duration of each send that had bulk data. On a slow link, this is
+    /// the time in which earlier data left the socket's buffer.
     pub fn on_data_sent(&self, observer: impl Fn(Duration) + 'static) {
         *self.on_data_sent.borrow_mut() = Some(Rc::new(observer));
     }

@@ -2,8 +2,8 @@
 //!
 //! Headers and bodies come from a read-ahead buffer, so that one receive takes many small frames.
 //! Bulk data that arrives in this buffer must be copied once more, to the caller's buffer. So after
-//! a frame with much bulk data the reader reads only `BULK_READ_AHEAD_BYTES` ahead: the next frame
-//! probably has much bulk data too.
+//! a frame with much bulk data the reader reads only `BULK_READ_AHEAD_BYTES` ahead, since the next
+//! frame probably has much bulk data too.
 
 use crate::limits::{BULK_BYTES, BULK_READ_AHEAD_BYTES, READ_AHEAD_BYTES};
 use skep_env::{Buf, TcpStream};

@@ -8,15 +8,15 @@ use skep_types::{ClusterMap, Epoch, Error, ErrorCode, MapVersion, Result, Target
 use skep_wire::senders::Sender;
 use std::cell::Cell;
 
-/// A version of the cluster map, with the sender and the epoch that it gives to this target.
+/// A version of the cluster map, with the sender and the first epoch of the target's term in it.
 type CachedTerm = (MapVersion, Option<(Sender, Epoch)>);
 
 /// The term of one target.
 #[derive(Debug)]
 pub(crate) struct OwnTerm {
     target: TargetId,
-    /// First epoch of the term to which the sender is bound. `None` means that the sender may go on
-    /// in a later term.
+    /// First epoch of the term to which the sender is bound. `None` means that the sender may
+    /// continue in a later term.
     held: Cell<Option<Epoch>>,
     /// The target's term in one version of the cluster map: the sender, and the first epoch of the
     /// term. `None` as a term means that the target is not a primary in this version.
@@ -33,7 +33,7 @@ impl OwnTerm {
         self.held.set(Some(since));
     }
 
-    /// Returns the sender under a cluster map.
+    /// Returns the sender that the target's requests name under a cluster map.
     ///
     /// # Errors
     /// `Deposed` if the target is not a primary, or if its term has ended.

@@ -1,6 +1,6 @@
 //! Fail-over of calls under way, over real sockets: a newer cluster map names another primary,
-//! while the process of the former one is stopped, so that its connections stay open. Also the
-//! choice among several addresses of management.
+//! while the process of the previous primary is stopped, so that its connections stay open. Also
+//! the choice among several addresses of management.
 
 #![allow(clippy::unwrap_used, reason = "a test fails at an unexpected result")]
 
@@ -74,14 +74,14 @@ fn client(secret: &Secrets, map: ClusterMap) -> (Arc<MapCell>, Rc<Router>) {
     (cell, router)
 }
 
-/// A service that records the headers of its requests. If it serves nothing, it records a header
-/// for each connection.
+/// A service that records the headers of its requests. With [`Serves::Nothing`] it records an empty
+/// header for each connection.
 struct Service {
     address: String,
     received: Rc<RefCell<Vec<Header>>>,
 }
 
-/// How far a service serves a connection.
+/// What a service does with a connection.
 #[derive(Clone, Copy, PartialEq)]
 enum Serves {
     /// The kernel accepts the connection, and the process does nothing.
@@ -146,7 +146,7 @@ async fn until(holds: impl Fn() -> bool) {
     within(Duration::from_secs(20), waiting).await;
 }
 
-/// Before the fix, the call waited for the stopped process without limit.
+/// If the router did not end the old connection, the call would wait without limit.
 #[test]
 fn call_under_way_goes_to_the_new_primary_in_the_same_slot() {
     block_on(async {
@@ -196,7 +196,7 @@ fn call_to_a_target_given_up_as_lost_fails_at_once() {
     .unwrap();
 }
 
-/// Before the fix, the call waited 5 s for the handshake, again and again.
+/// If the router did not end the attempt, the call would wait 5 s for each handshake.
 #[test]
 fn newer_map_ends_an_attempt_to_connect() {
     block_on(async {
@@ -217,7 +217,7 @@ fn newer_map_ends_an_attempt_to_connect() {
     .unwrap();
 }
 
-/// A primary that was deposed and chosen again has ended the work of its former term.
+/// A primary that was deposed and chosen again has ended the work of its previous term.
 #[test]
 fn call_is_sent_again_in_a_later_term_of_the_same_target() {
     block_on(async {
@@ -254,7 +254,8 @@ fn epoch_with_the_same_primary_does_not_interrupt_calls() {
     .unwrap();
 }
 
-/// Another process may listen at one of the addresses of a host, such as one of a virtual network.
+/// Another process may listen at one of the addresses of a host, such as the address of a virtual
+/// network.
 #[test]
 fn target_is_reached_at_its_second_address() {
     block_on(async {
@@ -272,7 +273,7 @@ fn target_is_reached_at_its_second_address() {
     .unwrap();
 }
 
-/// Before the fix, a stopped process at the first address cost five seconds at each connection.
+/// A stopped process at the first address must not cost five seconds at each connection.
 #[test]
 fn management_is_found_beside_a_stopped_process() {
     block_on(async {

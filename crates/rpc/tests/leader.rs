@@ -1,5 +1,5 @@
 //! Requests to management on several members, over real sockets: a member that is not the leader
-//! refuses them, and the sender follows the leader.
+//! refuses them, and the sender finds the leader.
 
 #![allow(clippy::unwrap_used, reason = "a test fails at an unexpected result")]
 
@@ -17,7 +17,7 @@ use std::time::Duration;
 #[derive(Clone)]
 enum Role {
     Leader,
-    /// Names these addresses of the leader.
+    /// Refuses requests, and names these addresses of the leader.
     Follower(Vec<String>),
     /// The kernel accepts connections, and the process does nothing.
     Stopped,
@@ -28,7 +28,7 @@ struct FakeMember {
     role: Rc<RefCell<Role>>,
     /// Numbers of the requests that have arrived.
     received: Rc<RefCell<Vec<u64>>>,
-    /// Number of requests for which a member waits before it replies to them together.
+    /// Number of requests that a member collects before it replies to all of them.
     batch: Rc<Cell<usize>>,
 }
 

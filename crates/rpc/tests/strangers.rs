@@ -1,5 +1,5 @@
-//! Peers that have not proved themselves: a process on the port of a dead service, and processes
-//! that connect to a service and send nothing or nonsense.
+//! Peers that have not authenticated: a process on the port of a dead service, and processes that
+//! connect to a service and send nothing or nonsense.
 
 #![allow(clippy::unwrap_used, reason = "a test fails at an unexpected result")]
 
@@ -72,7 +72,8 @@ fn map(address: &str) -> ClusterMap {
     map
 }
 
-/// Serves one connection: replies to each `SyncAll`, and ends at any other request.
+/// Serves one connection: replies to each `SyncAll`, and closes the connection at any other
+/// request.
 async fn serve(stream: TcpStream, identity: Identity) {
     let Ok(peer) = authenticate(&stream, &identity, 1, |_| Ok(())).await else { return };
     let (mut requests, outbox) = IncomingStream::new(stream, peer.kind);

@@ -8,12 +8,13 @@ use std::collections::HashSet;
 /// The facts about the leader that the replies of members have shown to a sender.
 #[derive(Debug, Default)]
 pub(super) struct MemberAddresses {
-    /// The address that answered last. `None` after the member there has refused a request.
+    /// The address that answered last. `None` after the member at this address has refused a
+    /// request.
     answered: Option<String>,
-    /// The addresses of the leader, as the member named them that refused a request last.
+    /// The addresses of the leader, as named by the member that refused a request last.
     leader: Vec<String>,
-    /// The addresses whose members have refused a request since the leader answered last. The last
-    /// one has refused last.
+    /// The addresses whose members have refused a request since the leader answered last, in the
+    /// order of the refusals.
     refused: Vec<String>,
 }
 
@@ -28,13 +29,14 @@ impl MemberAddresses {
         self.answered = Some(address.to_owned());
     }
 
-    /// Records that the member at the last address is the leader.
+    /// Records that the member that answered last is the leader.
     pub(super) fn note_leader(&mut self) {
         self.leader.clear();
         self.refused.clear();
     }
 
-    /// Records that the member at `address` is not the leader, and names the addresses `leader`.
+    /// Records that the member at `address` is not the leader. `leader` are the addresses of the
+    /// leader in its reply.
     pub(super) fn note_refusal(&mut self, address: &str, leader: Vec<String>) {
         self.answered.take_if(|answered| answered == address);
         self.refused.retain(|other| other != address);

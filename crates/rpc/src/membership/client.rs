@@ -38,7 +38,7 @@ pub struct JoinLimits {
 
 /// Callbacks for events of a client's membership. Each method must return without blocking.
 pub trait ClientEvents {
-    /// A heartbeat's reply has reported the free space of the whole cluster. `None` means that
+    /// The reply to a heartbeat has reported the free space of the whole cluster. `None` means that
     /// management does not have the reports of all targets yet.
     fn on_capacity(&self, capacity: Option<Capacity>);
 
@@ -71,8 +71,8 @@ pub struct ClientMembership {
     changed: SharedNotify,
 }
 
-/// Text in the context of the error of a client that gives up after [`JoinLimits::patience`]. The
-/// time in seconds follows this text.
+/// Text in the error context when a client gives up after [`JoinLimits::patience`]. The time in
+/// seconds follows this text.
 pub const GAVE_UP: &str = "; gave up after ";
 
 impl ClientMembership {
@@ -153,7 +153,7 @@ impl ClientMembership {
         self.is_leaving.load(Ordering::Acquire)
     }
 
-    /// Waits until this client has another id than `removed`, or is leaving.
+    /// Waits until this client has an id other than `removed`, or is leaving.
     pub async fn wait_for_new_id(&self, removed: NodeId) {
         let is_over = || (self.node() != removed || self.is_leaving()).then_some(());
         self.changed.wait_until(is_over).await;
@@ -188,8 +188,8 @@ impl ClientMembership {
                         logged = Some(error.code());
                     }
                     if error.code() == ErrorCode::AuthenticationFailed {
-                        // The connection was made by a revoked secret. A new connection uses the
-                        // secret that the token file has now.
+                        // The connection authenticated with a revoked secret. A new connection uses
+                        // the secret that the token file has now.
                         management = self.management();
                     }
                     skep_env::sleep(CLIENT_JOIN_PAUSE).await;
@@ -205,8 +205,8 @@ impl ClientMembership {
         leave(&self.management(), self.node()).await;
     }
 
-    /// Sends heartbeats and follows the cluster map until the client leaves. The caller spawns this
-    /// task on one thread; without it, the client's lease expires.
+    /// Sends heartbeats and keeps the cluster map up to date until the client leaves. The caller
+    /// spawns this task on one thread. Without this task, the client's lease expires.
     pub async fn keep(self: Arc<Self>, events: Rc<impl ClientEvents + 'static>) {
         let management = self.management();
         let map = Rc::new(FollowedMap::new(self.map_cell()));
@@ -339,10 +339,9 @@ async fn register_until(
     }
 }
 
-/// The part of a registration that later attempts use.
+/// The state of a registration that the next attempt needs.
 struct RegistrationAttempt {
-    /// Number of the request. A repetition after a lost reply gets the client id of the first
-    /// attempt.
+    /// Number of the request. A retry after a lost reply gets the client id of the first attempt.
     number: u64,
     /// Whether the cluster was not formatted at the last attempt.
     awaits_format: bool,
@@ -354,9 +353,9 @@ impl RegistrationAttempt {
     }
 }
 
-/// Makes one attempt to register. A client that needs a formatted cluster leaves an unformatted one
-/// again. Its later attempts check the map before they register, since each registration after
-/// that gets a new client id.
+/// Makes one attempt to register. If the client needs a formatted cluster and the cluster is not
+/// formatted, the client leaves again. Its later attempts check the map before they register, since
+/// each new registration gets a new client id.
 async fn register_once(
     management: &Management,
     request: &RegisterClient,

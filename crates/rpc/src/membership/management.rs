@@ -1,10 +1,10 @@
-//! Connections to management, and the loop that repeats a request until management gives a final
+//! Connections to management, and the loop that retries a request until management gives a final
 //! reply. Owns no state of the node, which belongs to [`super::Membership`] and
 //! [`super::ClientMembership`].
 //!
 //! Management may have several members, and only its leader executes requests. Another member
-//! replies `NotLeader` and executes nothing, so the request is sent again, under the same number,
-//! to the leader that the reply names, or to the next address ([`super::addresses`]).
+//! replies `NotLeader` and executes nothing. The sender then sends the request, with the same
+//! number, to the leader that the reply names, or to the next address ([`super::addresses`]).
 
 use super::addresses::MemberAddresses;
 use crate::access::{Channel, Identity, JoinToken};
@@ -228,15 +228,15 @@ impl Management {
         if slot.as_ref().is_some_and(|open| Rc::ptr_eq(&open.connection, connection)) {
             *slot = None;
         }
-        // Other requests on this connection get a reply of their own.
+        // Other requests on this connection still get their replies.
         connection.close_when_idle();
         let context = format!("management at {address} is not the leader: {named}");
         Error::new(ErrorCode::NotLeader, context)
     }
 
-    /// Repeats a request until management gives a final reply or `patience` has passed; `None`
-    /// means no limit. Repetition is safe: all attempts have the same number, and management
-    /// executes a request that changes its state once.
+    /// Retries a request until management gives a final reply or `patience` has passed; `None`
+    /// means no limit. A retry is safe, because all attempts have the same number, and management
+    /// executes a request that changes its state only once.
     ///
     /// # Errors
     /// - The error of management's final reply.
@@ -322,10 +322,10 @@ impl Management {
     }
 
     /// Returns all known addresses of management, in the order in which they are tried: see
-    /// [`MemberAddresses`]. Servers try the addresses in the cluster map before others of the same
-    /// rank, since management may have moved. Clients try the addresses of their command line or
-    /// join token first, since the addresses in the map may belong to a network that only servers
-    /// can reach.
+    /// [`MemberAddresses`]. Servers try the addresses in the cluster map before other addresses of
+    /// the same rank, since management may have moved. Clients try the addresses of their command
+    /// line or join token first, since the addresses in the map may belong to a network that only
+    /// servers can reach.
     fn candidates(&self) -> Vec<String> {
         let mut in_map = Vec::new();
         if let Some(cell) = &*self.cell.borrow() {
@@ -340,7 +340,7 @@ impl Management {
     }
 }
 
-/// Returns addresses without repetitions, in their order: a token may name one twice.
+/// Returns addresses without duplicates, in their order. A token may name an address twice.
 fn distinct(addresses: &[String]) -> Vec<String> {
     let mut distinct: Vec<String> = Vec::new();
     for address in addresses {
@@ -366,9 +366,9 @@ impl Drop for ConnectingGuard<'_> {
     }
 }
 
-/// Whether an error that management replied is final. `TimedOut` is not: management may have
-/// executed the request. A lost connection is not final either, since the next attempt opens a new
-/// one.
+/// Whether an error that management replied is final. `TimedOut` is not final, because management
+/// may have executed the request. A lost connection is not final either, since the next attempt
+/// opens a new connection.
 pub(super) fn is_final(error: &Error) -> bool {
     error.code().retry_class() == RetryClass::Never && error.code() != ErrorCode::TimedOut
 }

@@ -5,8 +5,9 @@
 //! service cached before a restart. [`ClientMembership`] is for clients: the threads of a mount
 //! share it, and a client that registers again gets a new id. Both use [`Management`].
 //!
-//! Management is never on the I/O path: while it does not reply, the node keeps its map and retries
-//! without limit. A node that management has removed registers again without an administrator.
+//! Management is never on the I/O path. While management does not reply, the node uses its current
+//! map and retries without limit. A node that management has removed registers again without an
+//! administrator.
 //!
 //! [`Membership`] belongs to one thread; other threads read the map from the shared [`MapCell`].
 
@@ -48,15 +49,15 @@ pub struct Membership {
 /// A change that the membership reports to its service.
 #[derive(Debug)]
 pub enum Change {
-    /// The cell holds a different map.
+    /// The [`MapCell`] holds a different map.
     Map,
     /// Management has registered a service that had started with a cached map. This change precedes
     /// the first [`Self::Map`].
     Joined(Box<RegisterReply>),
-    /// Management has refused a service that had started with a cached map. No further change
-    /// follows.
+    /// Management has refused a service that had started with a cached map. No further change is
+    /// reported.
     Refused(Error),
-    /// Management had removed this service from its state, and the service has registered again.
+    /// Management had removed this service from the cluster, and the service has registered again.
     Rejoined(Box<RegisterReply>),
     /// Management had removed this service from its state, and does not let it register again. The
     /// service repeats the registration with each heartbeat.
@@ -155,10 +156,9 @@ impl Membership {
         &self.management
     }
 
-    /// Sends heartbeats and follows the cluster map until the node leaves; the caller spawns this
-    /// task. `reports` returns the free space and health of the node's targets and must not
-    /// block.
-    /// `on_change` is called for each change.
+    /// Sends heartbeats and keeps the cluster map up to date until the node leaves. The caller
+    /// spawns this task. `reports` returns the free space and health of the node's targets and must
+    /// not block. The task calls `on_change` for each change.
     pub async fn keep(
         self: Rc<Self>,
         reports: impl Fn() -> Vec<TargetReport> + 'static,
@@ -301,8 +301,8 @@ fn report(change: MapChange, on_change: &impl Fn(Change)) {
     }
 }
 
-/// Returns the longest wait for a heartbeat's reply. Never longer than a lease, since the lease has
-/// expired after that time. After a longer silence the sender tries the other addresses of
+/// Returns the longest wait for the reply to a heartbeat. It is at most one lease, since the lease
+/// would expire during a longer wait. After this time the sender tries the other addresses of
 /// management.
 fn heartbeat_timeout(cell: &MapCell) -> Duration {
     let lease = Duration::from_millis(u64::from(cell.load().policy.lease_ms));
