@@ -13,9 +13,9 @@ fn io_error(failed_step: &str, path: &Path) -> impl Fn(std::io::Error) -> Error 
     move |error| Error::from(error).within(format!("{failed_step} {}", path.display()))
 }
 
-/// Replaces or creates the file at `path`, durably and atomically. When this returns, the new bytes
-/// survive a power loss. After a crash before that, the file contains either the old bytes or the
-/// new ones, never a mixture.
+/// Replaces or creates the file at `path`, durably and atomically. When this function returns, the
+/// new bytes survive a power loss. After an earlier crash, the file contains either the old bytes
+/// or the new ones, never a mixture.
 ///
 /// Blocks for two syncs, so it is meant for files that change rarely.
 ///

@@ -1,13 +1,14 @@
-//! Starts after a failed sync: they trust neither the end of a log nor a marked store.
+//! The start of a process after a failed sync. Such a process trusts neither the end of a log nor a
+//! marked store.
 //!
-//! After a failed sync, the kernel considers the lost bytes written: they stay in the page cache
-//! until the kernel needs the memory, and a later sync succeeds without them. A starting process
-//! cannot see this, so it does not trust bytes that were perhaps never synced:
-//! - The end of a log is written again ([`write_again`]), at each start.
+//! After a failed sync, the kernel considers the lost bytes written. They stay in the page cache
+//! until the kernel needs the memory, and a later sync succeeds without writing them. A starting
+//! process cannot see this, so it does not trust bytes that were perhaps never synced:
+//! - Each start writes the end of a log again ([`write_again`]).
 //! - A store that a library writes cannot be written again. If a sync fails, the service marks the
 //!   directory durably ([`mark`]), and the next start reads the store as it is on the device
-//!   ([`read_from_device`]). The log has the missing changes, since a target trims its log only
-//!   after a successful sync of the store.
+//!   ([`read_from_device`]). The target's log has the missing changes, since a target trims its log
+//!   only after a successful sync of the store.
 
 use crate::atomic::{replace_atomically, sync_directory};
 use skep_env::File;
@@ -16,7 +17,7 @@ use std::fs::OpenOptions;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// Name of the mark in the directory of a target.
+/// Name of the mark file in the directory of a target.
 const MARK: &str = "sync-failed";
 
 /// Writes `bytes` at `offset` of a file again, syncs them, and verifies that the device has them.
@@ -25,8 +26,9 @@ const MARK: &str = "sync-failed";
 /// # Errors
 /// Errors of the file system, and `InvalidData` if the device returns other bytes.
 pub fn write_again(file: &File, offset: u64, bytes: &[u8]) -> std::io::Result<()> {
-    // The old pages must go first: ext4 writes the pages of a failed sync without a note in its
-    // metadata that their blocks have data now. This sync may return the error of the earlier one.
+    // Drop the old pages first, because ext4 writes the pages of a failed sync without a note in
+    // its metadata that their blocks have data now. This call may return the error of the earlier
+    // sync.
     let _failed_before = file.drop_pages_now();
     file.borrow_std().write_all_at(bytes, offset)?;
     file.drop_pages_now()?;
@@ -39,7 +41,7 @@ pub fn write_again(file: &File, offset: u64, bytes: &[u8]) -> std::io::Result<()
     Ok(())
 }
 
-/// Marks the directory of a target: a sync of its store has failed. Blocks.
+/// Marks the directory of a target whose store could not be synced. Blocks.
 ///
 /// # Errors
 /// Errors of the file system, with the path.
@@ -47,17 +49,18 @@ pub fn mark(directory: &Path) -> Result<()> {
     replace_atomically(&directory.join(MARK), b"")
 }
 
-/// Whether the directory of a target is marked: its store may have bytes that the device lacks.
+/// Whether the directory of a target is marked. If so, the page cache may have bytes of its store
+/// that the device lacks.
 pub fn is_marked(directory: &Path) -> bool {
     directory.join(MARK).exists()
 }
 
 /// If the directory of a target is marked, drops the pages of all files in `store` from the page
-/// cache, so that reads return the bytes on the device, and removes the mark. Returns whether the
+/// cache and removes the mark. Later reads return the bytes on the device. Returns whether the
 /// directory was marked. Blocks.
 ///
 /// # Errors
-/// Errors of the file system, with the path. The mark stays.
+/// Errors of the file system, with the path. After an error the mark stays.
 pub fn read_from_device(directory: &Path, store: &Path) -> Result<bool> {
     let mark = directory.join(MARK);
     if !is_marked(directory) {
@@ -108,8 +111,8 @@ mod tests {
         let file = OpenOptions::new().write(true).open(&path).unwrap();
         file.sync_all().unwrap();
         mark(&directory).unwrap();
-        // The file system has allocated space for the file. `fallocate -d` makes a hole for its
-        // zeros in the image of the device, so new bytes need new space of the device.
+        // The file system has allocated space for the file. `fallocate -d` replaces its zeros in
+        // the image of the device by a hole, so new bytes need new space on the device.
         let mut dig = std::process::Command::new("fallocate");
         assert!(dig.arg("-d").arg(thin.image()).status().unwrap().success());
         thin.resize(24);

@@ -17,16 +17,16 @@ use std::time::Duration;
 pub const IDENTITY_FILE: &str = "skep-identity";
 /// Name of the file that a process locks while it serves the directory.
 pub const LOCK_FILE: &str = "skep-lock";
-/// Mode of new directories: they contain the data of all users.
+/// Mode of new directories. Only the owner can enter, since they contain the data of all users.
 const PRIVATE_MODE: u32 = 0o700;
-/// How often [`lock`] tries to lock a directory. With [`LOCK_PAUSE`] this is 200 ms, short enough
-/// for the thread that also sends heartbeats.
+/// Number of times that [`lock`] tries to lock a directory. With [`LOCK_PAUSE`], all attempts take
+/// 200 ms, short enough for the thread that also sends heartbeats.
 const LOCK_ATTEMPTS: u32 = 20;
 /// Pause between two attempts to lock a directory.
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
 /// An open directory whose identity was checked. No other process can open the directory until this
-/// is dropped.
+/// value is dropped.
 #[derive(Debug)]
 pub struct Directory {
     path: PathBuf,
@@ -65,13 +65,13 @@ impl Directory {
                 ),
             ));
         }
-        // Before the first change: the directory may belong to another program.
+        // Check this before the first change, because the directory may belong to another program.
         refuse_used(path)?;
         let lock = lock(path)?;
         refuse_used(path)?;
         close_to_others(path)?;
         replace_atomically(&path.join(IDENTITY_FILE), &identity.to_file())?;
-        // Makes the name of the directory durable, in case it was created above.
+        // Makes the name of the directory durable, in case `create_private` has created it.
         if let Some(parent) = path.parent() {
             crate::atomic::sync_directory(parent)?;
         }
@@ -82,8 +82,8 @@ impl Directory {
     /// cluster.
     ///
     /// # Errors
-    /// - `Configuration`, with a hint how to fix it, if the directory is missing, blank, of another
-    ///   kind, of another cluster, or in use by another process.
+    /// - `Configuration`, with a hint on how to fix it, if the directory is missing, blank, of
+    ///   another kind, of another cluster, or in use by another process.
     /// - `Corrupt` if the identity record is damaged.
     pub fn open(path: &Path, kind: DirectoryKind, cluster: Option<ClusterId>) -> Result<Self> {
         let Some(identity) = read_identity(path)? else {
@@ -126,7 +126,7 @@ impl Directory {
     /// change.
     ///
     /// # Errors
-    /// - `Configuration` with both ids if the record already contains a different one.
+    /// - `Configuration` with both ids if the record already contains a different id.
     /// - Errors of the file system.
     pub fn assign(&mut self, node: NodeId, target: TargetId) -> Result<()> {
         let old = self.identity;
@@ -150,8 +150,8 @@ impl Directory {
         Ok(())
     }
 
-    /// Persists another uuid and id: the directory was put back from a copy, and its node continues
-    /// as a new one.
+    /// Persists another uuid and node id. A node whose directory was restored from a copy continues
+    /// as a new node.
     ///
     /// # Errors
     /// Errors of the file system.
@@ -175,8 +175,9 @@ fn create_private(path: &Path) -> Result<()> {
     }
 }
 
-/// Returns the fact that a directory has no identity record, and the way out. A directory that was
-/// lost comes first: `--init` would hide the loss, and for management it makes another cluster.
+/// Returns the text that a directory has no identity record, and the remedy. The remedy for a lost
+/// directory comes first, because `--init` would hide the loss and, for management, would create
+/// another cluster.
 fn missing(path: &Path, kind: DirectoryKind) -> String {
     match kind {
         DirectoryKind::Management => format!(
@@ -246,7 +247,7 @@ pub fn read_identity(path: &Path) -> Result<Option<Identity>> {
 
 /// Locks a directory for this process. The kernel releases the lock when the returned file is
 /// closed, also after `kill -9`. A killed process may hold the lock until its exit is complete, so
-/// this function waits a moment for it.
+/// this function retries for a moment.
 fn lock(path: &Path) -> Result<File> {
     let file_path = path.join(LOCK_FILE);
     let opened = OpenOptions::new().create(true).truncate(false).write(true).open(&file_path);

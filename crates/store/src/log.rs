@@ -1,8 +1,8 @@
 //! The log of a metadata target on disk: segment files of checksummed records.
 //!
 //! Owns the segment files, their order and their syncs; `skep_format::log` owns the byte layout. A
-//! segment is the file `<number of its first record>.log`. It is synced completely before the next
-//! segment is started, so only the last segment can end with a torn record.
+//! segment is the file `<number of its first record>.log`. The log syncs a segment completely
+//! before it starts the next one, so only the last segment can end with a torn record.
 //!
 //! # A full disk
 //! The log allocates space ahead of its end, so that operations that free space can still be logged
@@ -12,8 +12,8 @@
 //!
 //! # A failed sync
 //! After a failed sync, the page cache still has records that the device lacks, and the kernel
-//! considers them written: a second sync succeeds and writes nothing. A starting target therefore
-//! writes the records again that no record marks as synced, and syncs them, before it uses them.
+//! considers them written. A second sync succeeds and writes nothing. So before a starting target
+//! uses records that no record marks as synced, it writes and syncs these records again.
 //!
 //! # Invariants
 //! The first record numbers of the segments ascend, and the next allocation is never due before the
@@ -34,12 +34,13 @@ use std::path::{Path, PathBuf};
 
 pub use segments::Segments;
 
-/// Length of a segment after which a new one is started.
+/// Length of a segment at which the log starts the next segment.
 const SEGMENT_BYTES: u64 = 32 << 20;
-/// Bytes that are allocated ahead of the end. More are allocated when half of them are used.
+/// Bytes that the log allocates ahead of its end. It allocates more when half of them are used.
 const AHEAD_BYTES: u64 = 32 << 20;
-/// Bytes that are appended after a failed allocation before the next attempt. Each attempt makes a
-/// full file system search for all space that it could free, which is slow.
+/// Bytes that the log appends after a failed allocation before it tries again to allocate space. At
+/// each attempt, a file system that is full searches for all space that it could free, which is
+/// slow.
 const RETRY_ALLOCATION_BYTES: u64 = 1 << 20;
 /// Name of a segment file that is prepared but not in use yet.
 const NEXT_SEGMENT: &str = "next";
@@ -57,7 +58,7 @@ pub struct Log {
     allocated: u64,
     /// Offset in the last segment at which more space must be allocated.
     allocate_at: u64,
-    /// Offset in the last segment at which the next segment starts.
+    /// Length of the last segment at which the log starts the next segment.
     segment_ends_at: u64,
 }
 
@@ -172,8 +173,8 @@ impl Log {
         Ok(())
     }
 
-    /// Allocates space ahead of the end if little is left. Ignores a failure: the append may still
-    /// find space.
+    /// Allocates space ahead of the end if little preallocated space is left. Ignores a failure,
+    /// because the append may still find space.
     fn allocate_ahead(&mut self, bytes: u64) {
         let end = self.offset + bytes;
         if end < self.allocate_at {
@@ -214,7 +215,8 @@ impl Log {
         Error::new(ErrorCode::DeviceFailed, self.failed(error).context())
     }
 
-    /// Starts the next segment. If there is no space for it, the current segment continues.
+    /// Starts the next segment. If the disk has no space for the next segment, the current segment
+    /// continues.
     fn begin_segment(&mut self, first: Lsn) -> Result<()> {
         let new_path = self.directory.join(NEXT_SEGMENT);
         let file = match make_segment(&new_path) {
@@ -358,7 +360,7 @@ mod tests {
     }
 
     #[test]
-    fn damage_in_an_earlier_segment_names_file_and_place() {
+    fn error_for_damage_in_an_earlier_segment_names_the_file() {
         let directory = tempfile::tempdir().unwrap();
         fill(directory.path(), 5, SEGMENT_BYTES as usize / 4);
         let path = segment_path(directory.path(), Lsn::new(1));
@@ -370,7 +372,8 @@ mod tests {
         assert!(error.context().contains("0000000000000001.log"), "{error}");
     }
 
-    /// A small file system, which is unmounted when this is dropped. Needs the permission to mount.
+    /// A small file system, which is unmounted when this value is dropped. The test needs
+    /// permission to mount.
     struct Disk(tempfile::TempDir);
 
     fn succeeds(program: &str, arguments: &[&str]) -> bool {
@@ -424,7 +427,7 @@ mod tests {
 
     /// Semantics 3.1.
     #[test]
-    fn records_of_a_failed_sync_reach_the_device_at_a_start() {
+    fn records_of_a_failed_sync_reach_the_device_at_next_start() {
         let directory = tempfile::tempdir().unwrap();
         let Some(thin) = ThinDisk::new(directory.path(), 200) else { return };
         let path = thin.path().join("log");
@@ -437,7 +440,7 @@ mod tests {
         }
         assert!(log.sync().is_err(), "the device has no space for the records");
         drop(log);
-        // Records that the device cannot take are not used.
+        // The log does not open while the device cannot store all records.
         let refused = open(&path).unwrap_err();
         assert!(refused.context().contains("unsynced end of log"), "{refused}");
         thin.resize(200);

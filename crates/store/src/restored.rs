@@ -1,17 +1,18 @@
-//! The mark of a directory that was put back from a copy.
+//! The mark of a directory that was restored from a copy.
 //!
-//! Such a directory lacks the newest changes, so its service would assign ids and numbers again
-//! that it assigned after the copy was made. The first start of a marked directory continues with
-//! numbers far above. Owns the mark files only. The services own the numbers.
+//! Such a directory lacks the newest changes, so its service would assign ids and numbers a second
+//! time that it assigned after the copy was made. The first start with a marked directory continues
+//! with far higher numbers. Owns the mark files only. The services own the numbers.
 
 use crate::atomic::{replace_atomically, sync_directory};
 use skep_types::{Error, Result};
 use std::path::Path;
 
-/// Name of the mark: the next start must continue with higher numbers.
+/// Name of the mark with which the next start must continue with higher numbers.
 pub const RESTORED_MARK: &str = "restored";
-/// Name of the mark in the directory of a metadata target: storage must not remove chunk files that
-/// no inode of this target owns, until an administrator permits it.
+/// Name of the mark in the directory of a metadata target whose unknown chunk files must stay.
+/// Storage must not remove chunk files that no inode of the target owns, until an administrator
+/// permits it.
 pub const REMOVAL_OFF_MARK: &str = "removal-off";
 
 /// Whether a directory has a mark.

@@ -1,7 +1,7 @@
-//! The segments of a log, read as they are: names, order, and the records in them.
+//! Reads the segments of a log: their names, their order, and the records in them.
 //!
-//! Changes nothing, so that a checker can read the log of a stopped target too. Does not own
-//! appends and the repair of an unfinished end ([`super::Log`]).
+//! The reader changes nothing, so that a checker can read the log of a stopped target too. Does not
+//! own appends and the repair of an unfinished end ([`super::Log`]).
 
 use skep_format::log::{LogOwner, RECORD_HEADER_BYTES, Record, scan};
 use skep_types::{Epoch, Error, ErrorCode, Lsn, Result};

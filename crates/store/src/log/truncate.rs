@@ -1,13 +1,13 @@
-//! Removes the end of a log: a member of a group does so when its last records come from an earlier
-//! primary, and another primary has other records of the same numbers.
+//! Removes the last records of a log. A member of a group does so when these records come from an
+//! earlier primary, and another primary has other records with the same numbers.
 //!
-//! Does not decide which records go.
+//! Does not decide which records to remove.
 //!
 //! # Crash rule
 //! The removal is durable before the caller appends again. Otherwise a power loss could bring back
-//! old records behind new ones. They would look like damage, since the old ones may name a later
-//! record as synced than the new ones reach. The last segment goes first, so that the segments
-//! still follow each other after a power loss.
+//! old records behind new ones. Such a log would look damaged, because an old record may name a
+//! record as synced that the new records do not reach. The last segment is removed first, so that
+//! the remaining segments are consecutive after a power loss.
 
 use super::segments::offset_after;
 use super::{Log, at, open_segment, segment_path};
@@ -95,8 +95,8 @@ mod tests {
         }
     }
 
-    /// A removed record must not appear behind a new one again: it may confirm the sync of a record
-    /// that no longer exists.
+    /// A removed record must not appear after a new record again, because it may confirm the sync
+    /// of a record that no longer exists.
     #[test]
     fn removed_records_leave_no_bytes_behind() {
         let directory = tempfile::tempdir().unwrap();
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn records_before_the_log_cannot_be_the_last_ones() {
+    fn truncation_to_a_record_before_the_log_is_refused() {
         let directory = tempfile::tempdir().unwrap();
         let mut log = Log::open(directory.path(), OWNER, Lsn::new(10)).unwrap().log;
         append(&mut log, 1, 10..=11);
