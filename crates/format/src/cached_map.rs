@@ -1,7 +1,7 @@
 //! The cached map: the last cluster map that a service received. With the cached map, the service
 //! can start while management is down.
 //!
-//! The map is in the file `kept-map` of the service's own directory, as a sealed record
+//! The map is in the file `kept-map` of the service's own directory, as a record with a checksum
 //! ([`crate::sealed`]). `docs/format/cached-map.md` states when the file is written and when it may
 //! be trusted. `skep-service` reads and writes it.
 
@@ -15,9 +15,9 @@ const VERSION: u16 = 3;
 record! {
     /// A cluster map and the identity of the node that stored it.
     pub struct CachedMap {
-        /// Random number drawn when that node was initialised.
+        /// Random number drawn when the node was initialised.
         pub node_uuid: u128,
-        /// The cluster map. Its reachability and capacities may be older than its version.
+        /// The cluster map. The reachability and capacities in it may be older than its version.
         pub map: ClusterMap,
     }
 }

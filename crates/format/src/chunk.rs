@@ -4,7 +4,7 @@
 //! `docs/format/chunk-file.md` shows the layout and states the crash rule.
 //! `docs/design/0003-chunk-store.md` gives the reasons. Owns the conversion between *logical*
 //! offsets in a chunk file, which clients use, and *physical* offsets in the file on disk. Does not
-//! own the rules when a record is written and when it may be trusted.
+//! own the rules about when a record is written and when it may be trusted.
 
 mod dirty_log;
 mod target_state;
@@ -223,8 +223,8 @@ fn page_crc(page: &[u8], fixed_bytes: usize) -> u32 {
     crc32c(&covered)
 }
 
-/// Decodes a region page. Never fails: the result describes damage, because the crash rule
-/// determines how to handle it.
+/// Decodes a region page. Never fails. The result describes damage, which the caller handles by the
+/// crash rule.
 ///
 /// # Panics
 /// Panics if `page` is not exactly [`PAGE_BYTES`] long.

@@ -21,7 +21,7 @@ record! {
     pub struct LogPosition {
         /// Term of the leader that proposed the entry.
         pub term: u64,
-        /// Id of that leader.
+        /// Id of the leader that proposed the entry.
         pub leader: u64,
         /// Index of the entry, from 0 without gaps.
         pub index: u64,
@@ -54,8 +54,8 @@ record! {
 record! {
     /// The members of the log.
     pub struct MembersRecord {
-        /// The ids of the voters. There are two sets while the voters change: then a majority of
-        /// each set is needed.
+        /// The ids of the voters. While the voters change, there are two sets, and an entry needs a
+        /// majority of each set.
         pub voters: Vec<Vec<u64>>,
         /// All members, in ascending order of their ids. A member that is not a voter only receives
         /// the log.
@@ -96,24 +96,25 @@ choice! {
     pub enum LogRecord {
         /// The member votes.
         Vote = 1 {
-            /// The vote, which replaces the former one.
+            /// The vote, which replaces the previous vote.
             vote: VoteRecord,
         },
-        /// An entry follows the last one.
+        /// An entry is appended after the last entry.
         Append = 2 {
             /// The entry.
             entry: LogEntry,
         },
-        /// The entries from an index on are removed: no majority had stored them.
+        /// The entries from an index on are removed, because no majority had stored them.
         Truncate = 3 {
             /// Index of the first removed entry.
             from: u64,
         },
-        /// The state of the log before the next record. Only the first record of a file.
+        /// The state of the log before the next record. Only the first record of a file is a
+        /// `Base`.
         Base = 4 {
             /// The vote.
             vote: Option<VoteRecord>,
-            /// Position of the last entry that was removed, since a snapshot contains its effect.
+            /// Position of the last entry that was removed because a snapshot contains its effect.
             removed: Option<LogPosition>,
         },
     }
@@ -138,7 +139,7 @@ record! {
         pub cluster: ClusterId,
         /// Position of the last entry whose effect the state contains.
         pub last: Option<LogPosition>,
-        /// Position of the entry with the members.
+        /// Position of the entry that contains the members.
         pub members_at: Option<LogPosition>,
         /// The members.
         pub members: MembersRecord,

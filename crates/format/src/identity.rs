@@ -1,7 +1,7 @@
 //! The identity record: the cluster, node and target to which a directory of a service belongs.
 //!
-//! Each such directory has this record in the file `skep-identity`, as a sealed record
-//! ([`crate::sealed`]). `skep-store` writes and checks the file.
+//! Each such directory has this record, with a checksum ([`crate::sealed`]), in the file
+//! `skep-identity`. `skep-store` writes and checks the file.
 
 use crate::sealed;
 use skep_types::codec::record;

@@ -16,16 +16,16 @@ use skep_types::{ClusterId, Epoch, Error, ErrorCode, Lsn, Result, TargetId};
 
 /// Number of bytes before the payload of a record.
 pub const RECORD_HEADER_BYTES: usize = 40;
-/// Maximum length of a payload. Writers must not exceed it, because a reader takes a greater length
-/// for damage. A record of this length fits into the body of one frame of the protocol, so that the
-/// members of a group can send their records to each other.
+/// Maximum length of a payload. Writers must not exceed it, because a reader treats a greater
+/// length as damage. A record of this length fits into the body of one frame of the protocol, so
+/// that the members of a group can send their records to each other.
 pub const MAX_PAYLOAD_BYTES: usize = 15 << 20;
-/// The first bytes of each record. The last one is the version of the layout.
+/// The first bytes of each record. The last of these bytes is the version of the layout.
 const MAGIC: u32 = u32::from_le_bytes(*b"SKL2");
 /// The first bytes of each record of version 1, which had no epoch.
 const MAGIC_OF_VERSION_1: [u8; 4] = *b"SKLG";
 
-/// The owner of a log. A reader takes the records of another owner for damage.
+/// The owner of a log. A reader treats the records of another owner as invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogOwner {
     /// The cluster.
@@ -37,7 +37,7 @@ pub struct LogOwner {
 /// One record of the log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Record {
-    /// Epoch of the group in which the group's primary made this record. Zero in the log of
+    /// Epoch of the group in which the group's primary created this record. Zero in the log of
     /// management, which has no group.
     pub epoch: Epoch,
     /// Log sequence number of this record.
@@ -63,8 +63,8 @@ fn checksum(owner: LogOwner, bytes: &[u8]) -> u32 {
 /// number, payload.
 ///
 /// # Errors
-/// Returns `TooLarge` if the payload is longer than [`MAX_PAYLOAD_BYTES`]: no reader would find
-/// this record or the records after it.
+/// Returns `TooLarge` if the payload is longer than [`MAX_PAYLOAD_BYTES`], because no reader would
+/// find this record or the records after it.
 pub fn encode_record(
     owner: LogOwner,
     epoch: Epoch,

@@ -1,9 +1,9 @@
 //! The dirty log: the synced regions that may have changed since they were synced.
 //!
-//! The file has a sealed header, padded to [`HEADER_BYTES`], and entries of fixed length, which are
-//! only appended. The first invalid entry ends the log. The target syncs an entry before it changes
-//! the region. So if an entry is torn, the regions of this entry and of all later entries are
-//! unchanged.
+//! The file has a header with a checksum, padded to [`HEADER_BYTES`], and entries of fixed length,
+//! which are only appended. The first invalid entry ends the log. The target syncs an entry before
+//! it changes the region. So if an entry is torn, the regions of this entry and of all later
+//! entries are unchanged.
 
 use crate::sealed;
 use skep_types::codec::{Codec, Reader, Writer, crc32c, record};
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn the_log_of_another_target_is_refused_by_name() {
+    fn dirty_log_of_another_target_is_refused_with_both_ids() {
         let bytes = HEADER.to_file([].iter());
         let other = DirtyLogHeader { target: TargetId::new(4), ..HEADER };
         let error = read_dirty_log(&bytes, &other).unwrap_err().to_string();

@@ -9,7 +9,7 @@ const VERSION: u16 = 2;
 
 record! {
     /// Identifies the page cache to which a target wrote. As long as the mark is the same, the page
-    /// cache still has all acknowledged writes, so none was lost.
+    /// cache still has all acknowledged writes, so no acknowledged write was lost.
     #[derive(Copy)]
     pub struct HostMark {
         /// Random number that the kernel draws at each boot of the host.
@@ -24,8 +24,8 @@ record! {
 }
 
 record! {
-    /// State of a storage target: a sealed record in the file `state`. The target replaces the file
-    /// at each start and at each clean shutdown.
+    /// State of a storage target, stored with a checksum in the file `state`. The target replaces
+    /// the file at each start and at each clean shutdown.
     #[derive(Copy)]
     pub struct TargetState {
         /// Number of starts of the target, from 1. Region pages contain the number of the start in
@@ -39,7 +39,7 @@ record! {
         /// Whether a write or sync has failed. If set, acknowledged writes may be lost even without
         /// a reboot.
         pub failed: bool,
-        /// Number of the first start since which the page cache has been kept. Pages that were
+        /// Number of the earliest start from which the page cache is preserved. Pages that were
         /// written in this start or later cannot have been torn.
         pub kept_since: u64,
         /// Mark of the host's page cache when this state was written.

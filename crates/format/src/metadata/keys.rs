@@ -34,14 +34,14 @@ pub enum Key<'a> {
     SizeRecovery(InodeId),
     /// A truncation whose chunk files are not truncated durably yet. Value: `TruncationRecord`.
     Truncation(InodeId),
-    /// A transaction that another group coordinates and that is prepared here. Value:
+    /// A transaction that another group coordinates and that this target has prepared. Value:
     /// `PreparedRecord`.
     Prepared(TransactionId),
     /// A committed transaction that this group coordinates, by its number. Value: `DecisionRecord`,
     /// with the participants that have not confirmed the commit.
     Decision(u64),
-    /// A transaction of another group that has ended here and must not be prepared again. Value:
-    /// `Timestamp`.
+    /// A transaction of another group that has ended on this target and must not be prepared again.
+    /// Value: `Timestamp`.
     Finished(TransactionId),
     /// A session that has ended and must not be opened again. Value: `Timestamp`.
     SessionEnd(SessionId),
@@ -280,8 +280,9 @@ impl Key<'_> {
         of_shard(inode, kind::XATTR)
     }
 
-    /// Returns the prefix of the keys of all shards. There is no prefix of all inodes: between the
-    /// inodes of two shards are the other records of the first one.
+    /// Returns the prefix of the keys of all shards. The inodes of all shards have no common
+    /// prefix, because the other records of a shard lie between its inodes and the inodes of the
+    /// next shard.
     pub fn shards() -> Vec<u8> {
         vec![OF_SHARD]
     }
@@ -291,8 +292,8 @@ impl Key<'_> {
 /// functions below.
 ///
 /// # Errors
-/// Returns `Corrupt`, which names the key, if `parsed` is `None`: no target writes such a key, and
-/// to skip it would hide the loss of its record.
+/// Returns `Corrupt`, which names the key, if `parsed` is `None`. No target writes such a key, and
+/// a caller that skipped the key would hide the loss of its record.
 pub fn expect_parsed<T>(key: &[u8], parsed: Option<T>) -> Result<T> {
     parsed.ok_or_else(|| {
         let what = format!("metadata key {} has the wrong form", key.escape_ascii());
@@ -362,7 +363,8 @@ pub fn truncation_of(key: &[u8]) -> Option<InodeId> {
     key.strip_prefix(&[OF_TARGET, kind::TRUNCATION]).and_then(last_u64).map(InodeId::new)
 }
 
-/// Returns the transaction. `key` must be the key of a prepared or finished transaction.
+/// Returns the transaction id in a key. `key` must be the key of a prepared or finished
+/// transaction.
 pub fn transaction_of(key: &[u8]) -> Option<TransactionId> {
     let rest: &[u8; 12] = key.get(2..)?.try_into().ok()?;
     let mut coordinator = [0; 4];

@@ -19,18 +19,18 @@ record! {
         /// Parent of a directory. For other kinds, the directory in which the inode was created or
         /// to which it was last moved.
         pub parent: InodeId,
-        /// Pattern of a file, or default pattern of a directory. The latter is encoded like a
-        /// `PatternRequest`.
+        /// Pattern of a file, or default pattern of a directory. A default pattern is encoded like
+        /// a `PatternRequest`.
         pub pattern: Option<StripePattern>,
         /// Target path of a symbolic link. Empty for other kinds.
         pub link_target: Bytes,
         /// Whether the inode may have extended attributes.
         pub has_xattrs: bool,
         /// High-water mark of the size: the largest size that writers have ever reported. No chunk
-        /// file has a byte beyond it.
+        /// file has a byte beyond this size.
         pub high_water: u64,
-        /// Whether the inode was created without a name and has not been given one yet. If set, a
-        /// client may still link it.
+        /// Whether the inode was created without a name and still has none. If set, a client may
+        /// still link the inode.
         pub may_be_named: bool,
         /// Chunk files that clients have reported as synced. They exist on the devices of their
         /// targets until the inode is removed.
@@ -70,7 +70,7 @@ record! {
         pub name: Bytes,
         /// The inode to which the entry points.
         pub inode: InodeId,
-        /// Kind of that inode.
+        /// Kind of the inode.
         pub kind: FileKind,
     }
 }
@@ -124,7 +124,7 @@ record! {
         pub group: GroupId,
         /// The chunk file.
         pub key: ChunkFileKey,
-        /// Upper bound of its size after the truncation, in bytes.
+        /// Upper bound of the chunk file's size after the truncation, in bytes.
         pub size: u64,
         /// Incarnation of the host that truncated the chunk file. Zero while the truncation is
         /// pending.
