@@ -26,12 +26,12 @@ record! {
 }
 
 record! {
-    /// Identifies a request that changes management's state. All repetitions of the request have
-    /// the same id, so that management executes it once.
+    /// Identifies a request that changes management's state. All retries of the request have the
+    /// same id, so that management executes the request only once.
     #[derive(Default, Copy, PartialOrd, Ord, Hash)]
     pub struct RequestId {
-        /// Number that the sender drew at random when it started. Zero means that the command has
-        /// no request: management itself proposes it.
+        /// Number that the sender drew at random when it started. Zero means that no request caused
+        /// the command, because management itself proposes it.
         pub sender: u64,
         /// Number that the sender gave to the request.
         pub number: u64,
@@ -58,8 +58,8 @@ impl From<Command> for Proposal {
 /// One change of management's state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Command {
-    /// A process of management begins to publish maps. It proposes this command first, which gives
-    /// it a range of map versions of its own.
+    /// A management process proposes this command before it publishes maps. The command gives the
+    /// process its own range of map versions.
     Start,
     /// Registers a server with its targets, for the first time or again.
     RegisterServer(ServerRegistration),
@@ -77,7 +77,8 @@ pub enum Command {
     Format,
     /// Replaces all settings of the cluster.
     SetPolicy(Policy),
-    /// Changes one setting. The others keep the values that they have when the command is applied.
+    /// Changes one setting. All other settings keep the values that they have when the command is
+    /// applied.
     ChangeSetting {
         /// Name of the setting.
         name: String,
@@ -103,7 +104,7 @@ pub enum Command {
         /// Whether the target gets no new files.
         is_closed: bool,
     },
-    /// Removes a target on which no data lies, and its group.
+    /// Removes a target that stores no data, and its group.
     RemoveTarget {
         /// The target.
         target: TargetId,

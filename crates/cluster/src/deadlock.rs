@@ -1,6 +1,7 @@
 //! Deadlock cycles of POSIX locks that span files of several metadata targets: detects a cycle and
-//! selects the wait that must end. A cycle among the files of one target is not handled here: that
-//! target refuses the wait that would close the cycle (`docs/design/0005-locks.md`).
+//! selects the wait that must end. This module does not handle a cycle among the files of one
+//! target, because that target refuses the wait that would close the cycle
+//! (`docs/design/0005-locks.md`).
 //!
 //! A client asks the targets one after another, so their replies describe different moments. The
 //! client therefore asks all targets twice. A wait that is in both replies existed during the whole
@@ -48,7 +49,7 @@ impl LockWaits {
         self.count == 0
     }
 
-    /// Whether the wait with this number exists.
+    /// Whether `waiter` has a wait with the number `number`.
     pub fn has(&self, waiter: LockOwner, number: u64) -> bool {
         self.waits.get(&waiter).is_some_and(|numbers| numbers.contains_key(&number))
     }
@@ -151,8 +152,8 @@ mod tests {
     }
 
     proptest! {
-        /// Some wait gives way if and only if there is a cycle. Removing such waits one after
-        /// another breaks all cycles.
+        /// A wait is selected if and only if there is a cycle. The removal of selected waits, one
+        /// after another, breaks all cycles.
         #[test]
         fn every_deadlock_cycle_is_broken(
             edges in prop::collection::vec((0u64..7, 0u64..7), 0..14),
@@ -173,8 +174,8 @@ mod tests {
         }
     }
 
-    /// Repeatedly removes waiters that do not wait for another waiter, until all remaining ones do.
-    /// Returns whether any waiter remains.
+    /// Repeatedly removes waiters that do not wait for another waiter, until all remaining waiters
+    /// do. Returns whether any waiter remains.
     fn has_cycle(edges: &BTreeMap<u64, Vec<u64>>) -> bool {
         let mut left: BTreeMap<_, _> = edges.clone();
         loop {

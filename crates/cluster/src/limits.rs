@@ -8,7 +8,7 @@ pub const LEASES_UNTIL_OFFLINE: u64 = 3;
 /// Number of leases without a heartbeat after which management removes a client, so that no server
 /// serves it any more. A metadata target asks management after a single lease to remove a client
 /// with a session, so this limit is for clients without a session. A client that cannot reach
-/// management, but does reach the metadata targets, works until then.
+/// management, but does reach the metadata targets, works until this limit.
 pub const LEASES_UNTIL_REMOVED: u64 = 60;
 
 /// Maximum number of evictions of clients that management remembers: more than an administrator
@@ -21,10 +21,10 @@ pub const NEWEST_FEATURE_LEVEL: u32 = 1;
 /// Maximum number of nodes other than clients. [`MAX_MAP_BYTES`] may be reached earlier.
 pub const MAX_SERVERS: usize = 4_096;
 /// Maximum number of clients at a time: ten times the number that the project promises.
-/// [`MAX_MAP_BYTES`] may be reached earlier, if their names are long.
+/// [`MAX_MAP_BYTES`] may be reached earlier, if the names of clients are long.
 pub const MAX_CLIENTS: usize = 100_000;
 /// Maximum length of the encoded map, without later changes of soft state and of groups. Nodes get
-/// the map in one message, which may have 16 MiB.
+/// the map in one message, which has at most 16 MiB.
 pub const MAX_MAP_BYTES: usize = 14 << 20;
 /// Maximum number of targets of one node. Each target has its own thread.
 pub const MAX_TARGETS_PER_NODE: usize = 256;
@@ -37,8 +37,8 @@ pub const MAX_ADDRESSES: usize = 16;
 /// Maximum length of a name, address, path or version of a node or target, in bytes.
 pub const MAX_TEXT_BYTES: usize = 1_024;
 
-/// Number of requests whose outcomes management keeps, so that a repetition is not executed again.
-/// A repetition arrives some seconds after the first attempt, and each new change takes a sync.
+/// Number of requests whose outcomes management stores, so that it does not execute a retry again.
+/// A retry arrives some seconds after the first attempt, and each new change takes a sync.
 pub const MAX_OUTCOMES: usize = 4_096;
 
 /// Minimum lease. Within a shorter lease, a busy but healthy host might not send a heartbeat.
@@ -59,14 +59,14 @@ pub const MAX_CLEANUP_INTERVAL_MS: u32 = 2_592_000_000;
 pub const LOW_PERCENT: u64 = 10;
 /// Percentage of free bytes or inodes below which a target is `Emergency`.
 pub const EMERGENCY_PERCENT: u64 = 2;
-/// Number of free bytes from which a target is never `Low`, however large the target is. Ten
+/// Number of free bytes at or above which a target is never `Low`, however large the target is. Ten
 /// percent of a large disk array are enough for months.
 pub const LOW_CAP_BYTES: u64 = 512 << 30;
-/// Number of free bytes from which a target is never `Emergency`.
+/// Number of free bytes at or above which a target is never `Emergency`.
 pub const EMERGENCY_CAP_BYTES: u64 = 20 << 30;
-/// Number of free inodes from which a target is never `Low`.
+/// Number of free inodes at or above which a target is never `Low`.
 pub const LOW_CAP_INODES: u64 = 10_000_000;
-/// Number of free inodes from which a target is never `Emergency`.
+/// Number of free inodes at or above which a target is never `Emergency`.
 pub const EMERGENCY_CAP_INODES: u64 = 1_000_000;
 
 /// Management publishes a new map if free space changes by more than this percentage of a

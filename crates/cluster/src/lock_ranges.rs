@@ -1,9 +1,9 @@
 //! The locked ranges of one owner in one file, and their changes by a lock or unlock.
 //!
 //! Ranges are half-open, in bytes from the start of the file. Each range has a value: the mode of
-//! the lock, or another property that prevents ranges from being merged. As POSIX demands, setting
-//! a range replaces the owner's ranges there, and parts of older ranges remain on both sides.
-//! Adjacent ranges with equal values are merged.
+//! the lock, or another property that prevents ranges from being merged. As POSIX demands, a lock
+//! or unlock replaces all locks of the owner within its range. Parts of older ranges remain on both
+//! sides. Adjacent ranges with equal values are merged.
 //!
 //! # Invariants
 //! The ranges are in ascending order of their start, not empty, and do not overlap. Adjacent ranges
@@ -47,7 +47,7 @@ impl<T: Copy + Eq> LockRanges<T> {
         let mut new = value;
         for (held, of) in self.0.drain(..) {
             add(&mut next, held.start..held.end.min(range.start).max(held.start), of);
-            // The new range goes before the first part of an old range that lies behind it.
+            // Insert the new range before the first part of an old range that follows it.
             if held.end > range.start
                 && let Some(value) = new.take()
             {

@@ -152,7 +152,7 @@ fn component(text: &str, map: &ClusterMap) -> Result<(Redundancy, ComponentReque
 ///
 /// # Errors
 /// - `InvalidArgument` if a word is invalid. The context names the word.
-/// - `NotFound` if a target or group does not exist. The context names it.
+/// - `NotFound` if a target or group does not exist. The context names the target or group.
 pub fn parse(text: &str, map: &ClusterMap) -> Result<PatternRequest> {
     let listed = text.split('/').map(|part| component(part, map)).collect::<Result<_>>()?;
     let request = PatternRequest::from_listed(PatternOrigin::Asked, listed)?;

@@ -86,9 +86,9 @@ fn check_user(policy: &Policy, request: &PatternRequest) -> Result<()> {
 /// unset: [`resolve`] applies the cluster's settings later.
 ///
 /// A request with one component that sets neither width nor placement keeps all components of the
-/// directory. Such a request also keeps the directory's inline bytes, unless it sets its own. Any
-/// other request replaces the components of the directory. The directory's first component then
-/// fills the fields that are unset in the request.
+/// directory. Such a request also keeps the directory's inline bytes, unless the request sets
+/// inline bytes. Any other request replaces the components of the directory. The directory's first
+/// component then fills the fields that are unset in the request.
 pub fn merge(
     request: Option<&PatternRequest>,
     directory: Option<&PatternRequest>,
@@ -135,8 +135,8 @@ fn filled(components: &[ComponentRequest], first: &ComponentRequest) -> Vec<Comp
     components.iter().map(fill).collect()
 }
 
-/// Sets the chunk size of all components, if the request sets one. The start of each component is
-/// rounded up to a multiple of that size. A component that is empty after that is dropped.
+/// Sets the chunk size of all components, if the request sets one. Then rounds the start of each
+/// component up to a multiple of that size, and drops components that become empty.
 fn with_chunks_of(
     components: &[ComponentRequest],
     chunk_bytes: Option<u64>,
@@ -267,7 +267,7 @@ pub fn place(
     Ok(pattern)
 }
 
-/// Drops the narrow first component if the component behind it also has a single group: one
+/// Drops the narrow first component if the component behind it also has a single group, because one
 /// component then describes the same layout.
 fn drop_needless_narrow(components: &mut Vec<Component>) {
     let first = components.iter().take_while(|component| component.is_inline()).count();

@@ -1,11 +1,10 @@
 //! Chooses the groups of a new file.
 //!
 //! [`Candidates`] holds the storage groups of a map, sorted by fitness. Groups with little free
-//! space are chosen only if there are too few others. Unreachable or untrusted groups are chosen
-//! only if there are no others at all. Groups that an administrator has closed are never chosen.
-//! Among equally fit groups the [`Chooser`] decides:
-//! [`balanced`] is the default, and [`established`] contains the policies of an established system
-//! for comparison.
+//! space are chosen only if there are too few other groups. Unreachable or untrusted groups are
+//! chosen only if there are no other groups at all. Groups that an administrator has closed are
+//! never chosen. Among equally fit groups the [`Chooser`] decides: [`balanced`] is the default, and
+//! [`established`] contains the policies of an established system for comparison.
 //!
 //! The result depends only on map, seed and cursor. A seed is any number that differs from file to
 //! file. Consecutive numbers, such as inode numbers, are good seeds.
@@ -17,7 +16,7 @@
 //! - The weights of groups and servers are positive, so their running sums ascend strictly.
 //! - The ring contains the groups of the first tier in ascending order of id.
 //!
-//! [`Candidates::check_invariants`] asserts them.
+//! [`Candidates::check_invariants`] asserts these invariants.
 
 mod balanced;
 mod domains;
@@ -40,7 +39,7 @@ pub struct Candidates {
     tiers: Vec<Tier>,
     /// The groups of the first tier in ascending order of id.
     ring: Vec<GroupId>,
-    /// The groups that are closed to new files, in ascending order of id. No tier has them.
+    /// The groups that are closed to new files, in ascending order of id. No tier contains them.
     closed: Vec<GroupId>,
 }
 

@@ -1,5 +1,5 @@
 //! The problems that a cluster map shows, each with its remedy. `skep health check` and the monitor
-//! show the same ones.
+//! show the same problems.
 //!
 //! Does not own problems that are visible only in connections or in load figures.
 
@@ -10,7 +10,7 @@ use skep_types::{ClusterMap, NodeId, NodeKind, Target, TargetId, TargetKind};
 /// How much a problem hurts users.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// Operations work, but are slow or soon fail.
+    /// Operations work, but are slow or will soon fail.
     Warning,
     /// Operations fail or wait.
     Critical,
@@ -25,9 +25,9 @@ pub struct Problem {
     pub severity: Severity,
     /// The target that has the problem.
     pub target: Option<TargetId>,
-    /// The object and the fact.
+    /// The affected object and the fact about it.
     pub what: String,
-    /// The effect until it is repaired, and the way out for an administrator.
+    /// The effect until the problem is repaired, and the remedy for an administrator.
     pub remedy: &'static str,
 }
 
@@ -97,8 +97,8 @@ pub fn has_only_lost_targets(map: &ClusterMap, node: NodeId) -> bool {
     targets.peek().is_some() && targets.all(|target| target.consistency == Consistency::Bad)
 }
 
-/// A target that was given up as lost is a problem only if its directory is back: its service could
-/// open it, and refuses all requests for it.
+/// A target that was given up as lost is a problem only if its directory is back. Its service could
+/// then open the directory, but refuses all requests for the target.
 fn lost(map: &ClusterMap, target: &Target) -> Option<Problem> {
     let is_served =
         target.reachability == Reachability::Online && target.health.condition != Condition::Down;
@@ -110,9 +110,9 @@ fn lost(map: &ClusterMap, target: &Target) -> Option<Problem> {
     is_served.then(|| problem((map, target), rule, fact, remedy))
 }
 
-/// Returns the targets that were given up as lost. They make no cluster unhealthy, since the
-/// service goes on without them, but files with bytes on them are damaged until an administrator
-/// has restored or removed these files.
+/// Returns the targets that were given up as lost. Lost targets do not make a cluster unhealthy,
+/// since the cluster works without them. But files with bytes on lost targets are damaged until an
+/// administrator has restored or removed these files.
 pub fn lost_targets(map: &ClusterMap) -> Vec<Problem> {
     let is_lost = |target: &&Target| target.consistency == Consistency::Bad;
     let note = |target: &Target| {

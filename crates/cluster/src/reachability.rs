@@ -13,7 +13,7 @@
 //! - Each published capacity belongs to a target that has reported a capacity.
 //! - The last tick is not before the start.
 //!
-//! [`SoftState::check_invariants`] asserts them.
+//! [`SoftState::check_invariants`] asserts these invariants.
 
 use crate::limits::{
     EMERGENCY_CAP_BYTES, EMERGENCY_CAP_INODES, EMERGENCY_PERCENT, LEASES_UNTIL_OFFLINE,
@@ -104,8 +104,9 @@ impl SoftState {
     }
 
     /// Creates the state of a new leader of management, before the first heartbeat of any node.
-    /// Keeps what the map of the former leader showed, and begins the lease of each node anew.
-    /// Nodes and targets that `last` does not have are as in [`Self::new`].
+    /// Takes over the reachability, capacities and health in `last`, the last map of the previous
+    /// leader, and begins the lease of each node anew. Nodes and targets that are not in `last` are
+    /// as in [`Self::new`].
     pub fn of_map(now_ms: u64, state: &ClusterState, last: &ClusterMap) -> Self {
         let mut soft = Self::new(now_ms, state);
         for (id, contact) in &mut soft.nodes {
@@ -123,8 +124,8 @@ impl SoftState {
         soft
     }
 
-    /// Records that a node has registered or sent a heartbeat. Returns whether this justifies a new
-    /// map.
+    /// Records that a node has registered or sent a heartbeat. Returns whether the contact
+    /// justifies a new map.
     pub fn record_contact(&mut self, now_ms: u64, node: NodeId) -> bool {
         let contact = Contact {
             last_ms: Some(now_ms),
@@ -193,8 +194,8 @@ impl SoftState {
     /// Returns the milliseconds since the last heartbeat of a node. `None` means that the node is
     /// unknown or has left.
     pub fn ms_since_contact(&self, now_ms: u64, node: NodeId) -> Option<u64> {
-        // The subtraction saturates: the caller may have read the clock before the heartbeat
-        // arrived.
+        // The subtraction saturates, because the caller may have read the clock before the
+        // heartbeat arrived.
         self.nodes.get(&node)?.last_ms.map(|last_ms| now_ms.saturating_sub(last_ms))
     }
 
@@ -456,13 +457,13 @@ mod tests {
         let mut map = state.map().clone();
         next.overlay(&mut map);
         assert_eq!(map, last);
-        // The lease of each node begins anew, and no client is removed before that.
+        // The lease of each node begins anew, so no client is removed yet.
         assert_eq!(next.silent_ms(90_000, server), Some(0));
         let passed = next.tick(90_000 + LEASE - 1, &state);
         assert_eq!(passed, ReachabilityChanges::default());
         assert_eq!(shown(&state, &next, server), Reachability::Online);
         assert!(next.tick(90_000 + LEASE, &state).changed);
-        // A target may be in the map of the former leader and not in the state.
+        // A target may be in the map of the previous leader and not in the state.
         let empty = cluster();
         SoftState::of_map(90_000, &empty, &last).check_invariants();
     }

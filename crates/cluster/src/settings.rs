@@ -63,7 +63,7 @@ const USER_PATTERNS: &[(&str, u64)] = &[
     ("targets", UserPatterns::Targets as u64),
 ];
 
-/// A part of the cluster map with the new value of a setting. It replaces the present part.
+/// A part of the cluster map with the new value of a setting. It replaces the current part.
 #[derive(Debug)]
 pub(crate) enum Changed {
     /// The policy with the new value.
@@ -353,8 +353,8 @@ impl Setting {
         words.iter().find(|(_, number)| *number == value).map(|(word, _)| *word)
     }
 
-    /// Returns the command that sets this setting to `value` and leaves all others as they are when
-    /// the command is applied.
+    /// Returns the command that sets this setting to `value` and leaves all other settings as they
+    /// are when the command is applied.
     ///
     /// # Errors
     /// Returns `InvalidArgument`, which names the setting and its range, if `value` is out of
@@ -409,7 +409,7 @@ impl Setting {
     }
 }
 
-/// Returns a description of each invalid setting. Empty if all settings are valid.
+/// Returns a description of each invalid setting. The list is empty if all settings are valid.
 pub(crate) fn problems(policy: &Policy) -> Vec<String> {
     let mut problems: Vec<String> = SETTINGS
         .iter()

@@ -20,7 +20,7 @@
 //! - At most [`MAX_EVICTIONS`](crate::limits::MAX_EVICTIONS) evictions are kept.
 //! - In a formatted map, each shard belongs to exactly one range, which a metadata group serves.
 //!
-//! [`ClusterState::check_invariants`] asserts them.
+//! [`ClusterState::check_invariants`] asserts these invariants.
 //!
 
 mod clients;
@@ -75,7 +75,8 @@ record! {
         pub next_group: u32,
         /// The storage targets that an administrator has closed to new files, in ascending order.
         pub closed: Vec<TargetId>,
-        /// Number of `Start` commands. A command that finds an old copy raises it further.
+        /// Number of `Start` commands. `ContinueAbove`, the command for an old copy, raises the
+        /// number further.
         pub starts: u64,
     }
 }
@@ -204,7 +205,7 @@ impl ClusterState {
     /// - `NotReady` if the cluster to format has no metadata group.
     /// - `NotFound` if a target or group does not exist.
     /// - `StaleMap` if the group to change has another epoch than the command.
-    /// - `InUse` if a target or server to remove still has a use.
+    /// - `InUse` if a target or server to remove is still in use.
     /// - `LimitReached` if the cluster has the maximum number of servers or clients, if the map
     ///   would be too long for a message, or if the ids of a kind would run out.
     ///

@@ -132,7 +132,7 @@ pub struct ChunkFileSize {
 
 /// Returns the size of each chunk file of a file of `size` bytes without holes, in the order of the
 /// pattern. A truncation to `size` truncates the chunk files to these sizes. Components without
-/// groups, such as the inline one, have no chunk files.
+/// groups, such as the inline component, have no chunk files.
 pub fn chunk_sizes(
     pattern: &StripePattern,
     size: u64,
@@ -192,8 +192,8 @@ pub fn position_in_file(
 
 /// Returns the minimum file size at which a chunk file has `chunk_file_bytes` bytes. The size of
 /// the file is the maximum of these sizes over all its chunk files (see [`size_from_chunks`]).
-/// Returns zero for a chunk file that is not in the pattern: targets report chunk files, so an
-/// invalid report must not cause a panic.
+/// Returns zero for a chunk file that is not in the pattern, because an invalid report of a target
+/// must not cause a panic.
 pub fn size_from_chunk(
     pattern: &StripePattern,
     component: u16,
@@ -235,7 +235,8 @@ pub fn groups_touched(pattern: &StripePattern, size: u64) -> usize {
     pattern.components.iter().enumerate().filter(on_groups).map(in_component).sum()
 }
 
-/// Returns the end (exclusive) of a component: the start of the next one, or the maximum file size.
+/// Returns the end (exclusive) of a component: the start of the next component, or the maximum file
+/// size.
 pub fn component_end(pattern: &StripePattern, component: usize) -> u64 {
     pattern.components.get(component + 1).map_or(MAX_FILE_BYTES, |next| next.start)
 }
@@ -395,7 +396,7 @@ mod tests {
                     chunk(piece.offset_in_chunk_file + piece.length - 1)
                 );
                 // The reverse mapping: a chunk file that ends with this piece implies a file that
-                // ends with it.
+                // ends with this piece.
                 let back = size_from_chunk(
                     &pattern, piece.component, piece.index,
                     piece.offset_in_chunk_file + piece.length,

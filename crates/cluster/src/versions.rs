@@ -1,18 +1,19 @@
 //! Versions of the cluster maps that management publishes.
 //!
-//! A version is `starts << 40 | count`. `starts` counts the `Start` commands in management's log.
-//! A process of management proposes this command first, so its number of starts is its own and
-//! durable. `count` is zero for the first map with this number, and each later map has the next
-//! one. So two maps never share a version, and every map of a process has a higher version than
-//! all maps of its predecessors, although no version is logged. If a process was stopped and goes
-//! on beside its successor, all versions that it publishes are lower than the successor's.
+//! A version is `starts << 40 | count`. `starts` counts the `Start` commands in management's log. A
+//! management process proposes a `Start` before it publishes maps, so its number of starts is
+//! durable and belongs to no other process. `count` is zero for the first map with a number of
+//! starts, and one higher for each later map. So two maps never share a version, and every map of a
+//! process has a higher version than all maps of earlier processes, although management logs no
+//! version. If a process was stopped and continues while its successor runs, all versions that it
+//! publishes are lower than the successor's versions.
 //!
 //! Does not own the number of starts: it is in [`crate::ClusterState`].
 
 use skep_types::MapVersion;
 
-/// Number of bits that count the maps since the last start. At a thousand maps per second they last
-/// for 34 years.
+/// Number of bits that count the maps since the last start. At a thousand maps per second, these
+/// bits last for 34 years.
 const COUNT_BITS: u32 = 40;
 /// Maximum number of starts in a version: sixteen million.
 pub const MAX_STARTS: u64 = u64::MAX >> COUNT_BITS;
@@ -59,7 +60,8 @@ mod tests {
         let published: Vec<_> = (0..100).map(|_| versions.next(state.starts())).collect();
         assert_eq!(published[0].raw(), 1 << 40, "the count begins at zero");
         assert!(published.windows(2).all(|pair| pair[0].raw() + 1 == pair[1].raw()));
-        // The restart replays the command of the first start. It has no record of the maps.
+        // The restart replays the command of the first start. The log has no record of the
+        // published maps.
         let mut again = ClusterState::from_snapshot(&snapshot).unwrap();
         again.apply(&Command::Start).unwrap();
         again.apply(&Command::Start).unwrap();

@@ -1,9 +1,9 @@
 //! The balanced policy.
 //!
-//! All servers give a file the same number of groups to within one, unless a server has fewer
-//! groups. A study of two servers with four targets each shows why. With random placement, a file
-//! of four targets may get one target of one server and three of the other. Such a file has only
-//! half the bandwidth. Some servers give one group more than the others; they are chosen so that
+//! The numbers of groups that two servers give to a file differ by at most one, unless a server has
+//! fewer groups. A study of two servers with four targets each shows why. With random placement, a
+//! file of four targets may get one target of one server and three of the other. Such a file has
+//! only half the bandwidth. The servers that give one group more than others are chosen so that
 //! failure domains are even too, if there are any ([`super::domains`]). Groups with more free space
 //! are chosen more often. The stripe order alternates between servers. The first group differs from
 //! file to file, because small files are stored on the first group only.
@@ -90,7 +90,7 @@ impl Tier {
     /// Appends `count` groups to `chosen`. The tier must have at least `count` groups.
     fn choose(&self, count: usize, seed: u64, chosen: &mut Vec<GroupId>) {
         // One entry for each server that gives groups: the server, and the number of groups from
-        // it. At most `count` servers give any.
+        // it. At most `count` servers give a group.
         let mut shares = [(0_u32, 0_u16); MAX_STRIPE_WIDTH];
         let shares = self.shares(count, seed, &mut shares);
         // The picked groups of all servers, one server after another.

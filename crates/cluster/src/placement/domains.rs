@@ -3,13 +3,13 @@
 //!
 //! The number of groups per server is fixed to within one before failure domains are considered,
 //! because the bandwidth of a file depends on it. This module chooses the servers that give one
-//! more group; if a file has fewer groups than there are servers, no other server gives any. The
-//! numbers of groups per domain become as even as possible: each further group comes from a domain
-//! with the lowest number among the domains that can give one. Between domains with equal numbers,
-//! and between servers of one domain, free space and the seed of the file decide, as they do
-//! without domains.
+//! more group. If a file has fewer groups than there are servers, all other servers give no group.
+//! The numbers of groups per domain become as even as possible: each further group comes from a
+//! domain with the lowest number among the domains that can give one. Between domains with equal
+//! numbers, and between servers of one domain, free space and the seed of the file decide, as they
+//! do without domains.
 //!
-//! The module is not used if each server has its own domain, or if all servers share one.
+//! The module is not used if each server has its own domain, or if all servers share one domain.
 
 use super::draw::{Draw, STEP_SERVER, Server, sample};
 use skep_types::pattern::MAX_STRIPE_WIDTH;
@@ -50,8 +50,8 @@ struct Quota {
 }
 
 impl Quota {
-    /// Returns the number of groups that the domain gives so far. `None` if none of its servers can
-    /// give one more.
+    /// Returns the number of groups that the domain gives so far. `None` means that none of its
+    /// servers can give one more group.
     fn before_next(&self) -> Option<u16> {
         (self.gives < self.slots).then_some(self.base + self.gives)
     }
@@ -125,7 +125,7 @@ impl Domains {
         seed: u64,
         picks: &mut [u32],
     ) {
-        // The salts of all other draws are small numbers, so none of them is equal to this one.
+        // The salts of all other draws are small numbers, so none of them is equal to this salt.
         let draw = Draw { seed, step: STEP_SERVER, salt: !(domain as u64) };
         let Domain { servers: own, sums } = &self.list[domain];
         if picks.is_empty() {
@@ -164,7 +164,7 @@ impl Domain {
 
     /// Returns the share of the domain before any server gives one more group: each server gives
     /// `level` groups, or all its groups if it has fewer. `wanted` is the number of servers, over
-    /// all domains, that will give one more.
+    /// all domains, that will give one more group.
     fn quota(&self, servers: &[Server], level: usize, wanted: usize) -> Quota {
         let all = || self.servers.iter().map(move |server| servers[*server as usize].groups.len());
         let quota = |base: usize, slots: usize, weight| Quota {

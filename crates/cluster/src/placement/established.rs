@@ -1,5 +1,6 @@
 //! Policies with the semantics of an established system (BeeGFS 7 and 8), so that the two systems
-//! can be compared on one cluster. docs/operations/patterns.md describes when to use them.
+//! can be compared on one cluster. docs/operations/patterns.md describes when to use these
+//! policies.
 //!
 //! All these policies choose only from the groups of the best fitness, in the order of their ids,
 //! and ignore free space. A file gets fewer groups than requested rather than groups of lower

@@ -9,7 +9,7 @@ fn change(state: &mut ClusterState, name: &str, value: u64) -> Result<()> {
 }
 
 #[test]
-fn number_of_targets_has_the_names_of_options_and_patterns() {
+fn stripe_width_has_the_names_used_in_options_and_patterns() {
     for name in ["stripe-width", "num-targets", "count"] {
         assert_eq!(Setting::named(name).unwrap().name, "stripe-width");
     }
@@ -20,7 +20,7 @@ fn setting_accepts_exactly_its_range() {
     for setting in SETTINGS {
         let mut state = ClusterState::new(ClusterId::new([1; 16]));
         assert_eq!(setting.value(state.map()), setting.default());
-        // Lease and heartbeat limit each other, so the other one must be changed first.
+        // Lease and heartbeat limit each other, so the test must change the other setting first.
         if setting.name == "heartbeat" {
             change(&mut state, "lease", u64::from(MAX_LEASE_MS)).unwrap();
         } else {
@@ -44,10 +44,10 @@ fn setting_accepts_exactly_its_range() {
     }
 }
 
-/// Before the fix, each change carried the values of all settings, so the second one reverted
-/// the first one.
+/// If each command contained the values of all settings, the second command would revert the first
+/// one.
 #[test]
-fn two_changes_at_the_same_time_both_last() {
+fn simultaneous_changes_of_two_settings_both_take_effect() {
     let mut state = ClusterState::new(ClusterId::new([1; 16]));
     let commands = [("lease", 9_000), ("stripe-width", 7)]
         .map(|(name, value)| Setting::named(name).unwrap().change(value).unwrap());
@@ -69,7 +69,7 @@ fn unknown_setting_or_value_is_refused_when_applied() {
 }
 
 #[test]
-fn contradictory_settings_are_refused_with_a_way_out() {
+fn contradictory_settings_are_refused_with_a_remedy() {
     let mut state = ClusterState::new(ClusterId::new([1; 16]));
     let mut refused =
         |name, value| change(&mut state, name, value).unwrap_err().context().to_owned();

@@ -17,9 +17,9 @@ record! {
         pub node: NodeId,
         /// Name of the client's host.
         pub host: String,
-        /// Mount point on that host.
+        /// Mount point on the client's host.
         pub mount_point: String,
-        /// Process id on that host.
+        /// Process id on the client's host.
         pub pid: u32,
         /// Time of the registration, by management's clock.
         pub registered: Timestamp,

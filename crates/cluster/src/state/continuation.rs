@@ -1,8 +1,8 @@
-//! The state of a directory that was put back from a copy: its next ids and map versions continue
-//! far above all that were assigned after the copy was made.
+//! The state of a directory that was restored from a copy. Its next ids and map versions continue
+//! far above all numbers that were assigned after the copy was made.
 //!
-//! Does not own the decision that the directory is a copy: management makes it at a start of a
-//! marked directory, and when a node reports a newer map.
+//! Does not own the decision that the directory is a copy. Management decides this when it starts
+//! with a marked directory, and when a node reports a newer map.
 
 use super::{Durable, limit};
 use crate::command::Outcome;
@@ -12,20 +12,20 @@ use skep_types::{MapVersion, NodeId, Result};
 
 /// Number of starts of management that are skipped. No copy lacks that many starts.
 const SKIPPED_STARTS: u64 = 1 << 12;
-/// Node ids that are skipped. Each mount takes one.
+/// Number of node ids that are skipped. Each mount takes one id.
 const SKIPPED_NODES: u32 = 1 << 20;
-/// Ids of targets that are skipped, and ids of groups.
+/// Number of target ids that are skipped, and of group ids.
 const SKIPPED_TARGETS: u32 = 1 << 16;
-/// Maximum number of starts in a map version that a node reports: half of all. Reports of a faulty
-/// node can then never use up the starts of management itself.
+/// Maximum number of starts in a map version that a node reports: half of all possible starts.
+/// Reports of a faulty node can then never use up the starts of management itself.
 const MAX_REPORTED_STARTS: u64 = MAX_STARTS / 2;
-/// Maximum node id that a node reports: half of all, for the same reason.
+/// Maximum node id that a node reports: half of all ids, so that reports never use up the ids.
 const MAX_REPORTED_NODE: u32 = u32::MAX / 2;
 
 /// Checks the numbers in a report of a node, before management continues above these numbers.
 /// Management continues only above a report that exceeds management's numbers. Each continuation
 /// skips starts and node ids. So management accepts at most about 2,000 reports, and these reports
-/// leave half of all numbers.
+/// leave half of all numbers unused.
 ///
 /// # Errors
 /// Returns `LimitReached` if a number is too high.

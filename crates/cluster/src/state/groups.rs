@@ -13,7 +13,7 @@ use skep_types::{
 };
 
 impl Durable {
-    /// Makes a group of targets that have none. A repetition changes nothing.
+    /// Creates a group of targets that have no group. A retry changes nothing.
     pub(super) fn create_group(&mut self, targets: &[TargetId]) -> Result<Outcome> {
         if let Some(group) = self.group_of_exactly(targets) {
             return Ok(Outcome { group, ..Outcome::default() });

@@ -1,14 +1,15 @@
-//! The outcomes of the last requests that have changed the state, so that the repetition of a
-//! request is not executed again.
+//! The outcomes of the last requests that have changed the state, so that management does not
+//! execute the retry of a request again.
 //!
-//! A request that was refused or has changed nothing is not kept: its repetition is decided anew,
-//! as if the first attempt had not arrived. Does not own the ids: the senders choose them.
+//! The outcome of a request that was refused or has changed nothing is not stored. Management
+//! decides its retry anew, as if the first attempt had not arrived. Does not own the request ids,
+//! which the senders choose.
 //!
 //! # Invariants
-//! - At most [`MAX_OUTCOMES`] outcomes are kept. The oldest one goes first.
-//! - Each request has at most one outcome, and no kept id is zero.
+//! - At most [`MAX_OUTCOMES`] outcomes are stored. The oldest one is removed first.
+//! - Each request has at most one outcome, and no stored id is zero.
 //!
-//! [`RecentOutcomes::check_invariants`] asserts them.
+//! [`RecentOutcomes::check_invariants`] asserts these invariants.
 
 use crate::command::{Outcome, RequestId};
 use crate::limits::MAX_OUTCOMES;
@@ -21,15 +22,15 @@ use std::collections::{HashSet, VecDeque};
 pub(super) struct RecentOutcomes(VecDeque<(RequestId, Outcome)>);
 
 impl RecentOutcomes {
-    /// Returns the outcome of a request that has changed the state, if it is kept here. Requests
-    /// without an id are not kept.
+    /// Returns the outcome of a request that has changed the state, if the outcome is stored.
+    /// Outcomes of requests without an id are not stored.
     pub(super) fn of(&self, id: RequestId) -> Option<&Outcome> {
-        // The newest ones first: a repetition follows soon.
+        // Search the newest outcomes first, because a retry follows soon.
         let is_it = |(other, _): &&(RequestId, Outcome)| *other == id;
         self.0.iter().rev().find(is_it).map(|(_, outcome)| outcome)
     }
 
-    /// Keeps the outcome of a request, unless the request has no id.
+    /// Stores the outcome of a request, unless the request has no id.
     pub(super) fn keep(&mut self, id: RequestId, outcome: &Outcome) {
         if id.sender == 0 {
             return;
@@ -87,7 +88,7 @@ mod tests {
         let first = state.execute(&register(5, 1)).unwrap();
         let other = state.execute(&register(5, 2)).unwrap();
         assert_ne!(first.node, other.node);
-        // The outcomes are part of the snapshot: a restart does not forget them.
+        // The outcomes are part of the snapshot, so a restart does not lose them.
         let mut state = ClusterState::from_snapshot(&state.snapshot()).unwrap();
         let again = state.execute(&register(5, 1)).unwrap();
         assert_eq!(again, Outcome { changed: false, ..first });
@@ -100,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn oldest_outcome_goes_when_there_are_too_many() {
+    fn oldest_outcome_is_removed_when_there_are_too_many() {
         let mut outcomes = RecentOutcomes::default();
         let id = |number| RequestId { sender: 1, number };
         for number in 0..=MAX_OUTCOMES as u64 {

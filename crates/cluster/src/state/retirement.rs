@@ -65,7 +65,7 @@ impl Durable {
     }
 
     /// Removes a target and its group. The removal of a target that does not exist changes nothing,
-    /// so that the command can be repeated.
+    /// so that the command can be retried.
     pub(super) fn remove_target(&mut self, id: TargetId) -> Result<Outcome> {
         let Some(target) = self.map.target(id) else { return Ok(Outcome::default()) };
         let refused = |what: String| Err(Error::new(ErrorCode::InUse, what));
@@ -265,7 +265,7 @@ mod tests {
         assert!(state.apply(&give_up).unwrap().changed);
         assert!(!state.apply(&give_up).unwrap().changed);
         state = crate::ClusterState::from_snapshot(&state.snapshot()).unwrap();
-        // The registration of its service does not make it good again.
+        // A new registration of the service does not make the lost target good again.
         state.apply(&server(TargetKind::Storage, 2, &[20, 21])).unwrap();
         assert_eq!(state.map().target(lost).unwrap().consistency, Consistency::Bad);
         let group = state.map().group_of(lost).unwrap().id;

@@ -77,7 +77,7 @@ impl Durable {
         Ok(id)
     }
 
-    /// Returns the reason why a server whose directory has an id cannot register, and the way out.
+    /// Returns the reason why a server whose directory has an id cannot register, and the remedy.
     fn unknown_node(&self, claimed: NodeId, kind: NodeKind) -> String {
         let kind = kind_word(kind);
         match self.map.node(claimed) {

@@ -120,7 +120,7 @@ fn unknown_ids_are_refused_and_change_nothing() {
 }
 
 #[test]
-fn removed_server_that_returns_gets_the_way_out() {
+fn removed_server_that_registers_again_is_told_the_remedy() {
     let mut state = cluster();
     let foreign = registration(TargetKind::Storage, 77, &[]);
     let node = state.apply(&Command::RegisterServer(foreign.clone())).unwrap().node;
@@ -403,8 +403,8 @@ proptest! {
     }
 }
 
-/// Before the fix, management logged registrations until the map was too long for a message. It
-/// then aborted at the first request for the map, and after each restart.
+/// If management logged registrations until the map was too long for a message, it would abort at
+/// the first request for the map, and after each restart.
 #[test]
 fn registrations_that_make_the_map_too_long_are_refused() {
     let mut state = cluster();

@@ -201,7 +201,7 @@ fn choosers_use_returned_targets_again() {
         assert!(uses.values().all(|uses| *uses >= 40), "{word}: {uses:?}");
     }
     // The count exceeds the number of fit targets: the established choosers use only the fittest
-    // tier, balanced also uses the next one.
+    // tier, and the balanced policy also uses the next tier.
     let len = |(chooser, _)| maps[1].choose(chooser, 8, 1, &mut Cursor::default()).len();
     assert_eq!(Chooser::ALL.map(len), [7, 6, 6, 6, 2, 3]);
 }

@@ -119,7 +119,7 @@ fn free_space_weighs_domains_and_servers_within_them() {
     let [two, _] = uses(&map, 2, 0..12_000);
     assert_even(&[two[0] * 3.0, two[1] * 1.5, two[2] * 2.0, two[3] * 2.0], 0.1, "two targets");
     // The first server gives its only target. Domains and free space determine which servers give
-    // two.
+    // two targets.
     let shape = [(1, 1), (1, 2), (2, 2), (2, 2)];
     let mut map = with_domains(&shape);
     map.targets[5].capacity.free_bytes = 50 << 30;
@@ -203,8 +203,8 @@ proptest! {
         prop_assert_eq!(chosen.iter().collect::<BTreeSet<_>>().len(), chosen.len());
         let servers = servers_of(&map, &shape, &chosen);
         prop_assert!(is_even(&shape, &servers));
-        // Before a domain gave one more target, its number of targets was at most that of each
-        // domain that can still give one more.
+        // Before a domain gave one more target, it had at most as many targets as each domain that
+        // can still give one more target.
         let most = servers.iter().copied().max().unwrap_or(0);
         let has: Vec<usize> = shape.iter().map(|(_, targets)| *targets).collect();
         let more = |server: usize| has[server] >= most && servers[server] < most;

@@ -43,7 +43,7 @@ fn consistency(state: &ClusterState, target: TargetId) -> Consistency {
 }
 
 #[test]
-fn new_metadata_targets_wait_if_a_group_has_several() {
+fn new_metadata_targets_wait_if_groups_have_several_members() {
     let mut state = waiting();
     assert!(state.map().groups.is_empty());
     assert!(state.map().group_of(FIRST).is_none());
@@ -64,7 +64,7 @@ fn new_metadata_targets_wait_if_a_group_has_several() {
 }
 
 #[test]
-fn group_is_created_once_of_waiting_targets() {
+fn waiting_targets_form_a_group_only_once() {
     let mut state = waiting();
     let created = create(&mut state, &[FIRST]).unwrap();
     assert!(created.changed);
@@ -79,7 +79,7 @@ fn group_is_created_once_of_waiting_targets() {
 }
 
 #[test]
-fn members_change_their_state_by_compare_and_set() {
+fn change_of_a_member_needs_the_current_epoch_of_the_group() {
     let mut state = waiting();
     create(&mut state, &[FIRST]).unwrap();
     change(&mut state, 1, MemberChange::Add, SECOND).unwrap();
@@ -105,8 +105,8 @@ fn members_change_their_state_by_compare_and_set() {
     assert_eq!(code(state.apply(&Command::ChangeGroup(none))), ErrorCode::NotFound);
 }
 
-/// The data of such a target is an old copy. As the primary of a new group, the target would assign
-/// inode numbers a second time.
+/// The data of a removed member is an old copy. As the primary of a new group, the target would
+/// assign inode numbers a second time.
 #[test]
 fn removed_member_cannot_begin_a_group() {
     let mut state = waiting();
