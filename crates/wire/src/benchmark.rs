@@ -38,7 +38,8 @@ record! {
     pub struct BenchmarkProgress {
         /// Whether the benchmark has ended.
         pub is_over: bool,
-        /// Whether the target bypasses the page cache: always if its file system supports that.
+        /// Whether the target bypasses the page cache. It always does if its file system supports
+        /// this.
         pub is_direct: bool,
         /// Bytes written or read so far.
         pub bytes: u64,

@@ -1,10 +1,10 @@
 //! Bounds of each request: the longest body and bulk data, and the nodes that may send it. A
-//! receiver checks them before it allocates memory for the request.
+//! receiver checks these bounds before it allocates memory for the request.
 //!
 //! # Hazard: the sender's kind is its own claim
 //! A node states its kind in its `Hello`, and every node has the same secret. So the check of the
-//! sender protects from mistakes and from clients that follow the protocol, not from a process that
-//! has the secret and lies.
+//! sender protects against mistakes and against clients that follow the protocol, but not against a
+//! process that has the secret and claims a wrong kind.
 
 use crate::limits::{MAX_BODY_BYTES, MAX_DATA_BYTES, MAX_MEMBER_MESSAGE_BYTES};
 use crate::{
@@ -63,7 +63,7 @@ pub struct Bounds {
     pub senders: Senders,
 }
 
-/// The longest body of most requests. A stripe pattern of the largest size takes 17 KiB.
+/// Maximum length of the body of most requests. A stripe pattern of the largest size takes 17 KiB.
 const USUAL_BODY_BYTES: usize = 64 << 10;
 /// Space for the other fields of a request with an extended attribute or inline bytes.
 const FIELDS_BYTES: usize = 4 << 10;

@@ -12,10 +12,10 @@ use skep_types::codec::{Bytes, record};
 record! {
     /// A member of management sends a message about the replicated log to another member.
     ///
-    /// The receiver returns `NotPermitted` if it is not the member `to`: another member may use
-    /// the address now.
+    /// The receiver returns `NotPermitted` if it is not the member `to`, because another member may
+    /// use the address now.
     pub struct AskMember {
-        /// The member for which the message is.
+        /// The member that must receive the message.
         pub to: NodeId,
         /// The message, encoded by the replicated log.
         pub message: Bytes,
@@ -31,17 +31,18 @@ record! {
 }
 
 record! {
-    /// Makes a management node a member: copies the log to it, and then makes it vote. Repeatable.
+    /// Makes a management node a member. The leader copies the log to the node, and then makes it a
+    /// voter. The request can be retried.
     #[derive(Copy)]
     pub struct AddMember {
-        /// The node. It has registered, and runs.
+        /// The node, which must be registered and running.
         pub node: NodeId,
     }
 }
 
 record! {
     /// Removes a member of management, which need not run, and its node. The leader refuses to
-    /// remove itself. Repeatable.
+    /// remove itself. The request can be retried.
     #[derive(Copy)]
     pub struct RemoveMember {
         /// The node.
@@ -64,8 +65,8 @@ record! {
         pub addresses: Vec<String>,
         /// Whether the member votes. Otherwise it only receives the log.
         pub is_voter: bool,
-        /// Index of the last entry of the log that the member has stored. `None` means that it has
-        /// not answered since this leader was elected.
+        /// Index of the last entry of the log that the member has stored. `None` means that the
+        /// member has not answered since this leader was elected.
         pub stored: Option<u64>,
     }
 }
@@ -102,7 +103,8 @@ pub fn leader_text(addresses: &[String]) -> String {
     text
 }
 
-/// Returns the leader's addresses in the text of the error `NotLeader`. Empty if the text has none.
+/// Returns the leader's addresses in the text of the error `NotLeader`. Empty if the text has no
+/// address.
 pub fn leader_addresses(text: &str) -> Vec<String> {
     let addresses = text.split(',').filter(|address| address.contains(':'));
     addresses.take(MAX_LEADER_ADDRESSES).map(Into::into).collect()

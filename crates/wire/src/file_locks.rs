@@ -75,8 +75,9 @@ record! {
 }
 
 record! {
-    /// Locks or unlocks a range, or returns a conflicting lock. Never waits. If an owner of a
-    /// `flock` asks for a different mode and cannot get it, the target releases the old lock too.
+    /// Locks or unlocks a range, or returns a conflicting lock. Never waits. If the owner of a
+    /// `flock` lock asks for a different mode and cannot get this mode, the target releases the old
+    /// lock too.
     pub struct SetLock {
         /// The lock to set, or the range to unlock.
         pub lock: LockRequest,
@@ -159,7 +160,7 @@ record! {
     /// Lists the waits for POSIX locks at a target in pages, each with the holders of conflicting
     /// locks. Clients use this message to find deadlock cycles.
     pub struct ListWaits {
-        /// Return only waits of owners greater than this one. Zero starts at the beginning.
+        /// Return only waits of owners greater than this owner. Zero starts at the beginning.
         pub after: LockParty,
     }
 }
@@ -169,7 +170,7 @@ record! {
     pub struct ListedWait {
         /// The owner that waits.
         pub waiter: LockParty,
-        /// Number of the wait. The client never reuses it.
+        /// Number of the wait. The client never reuses the number.
         pub wait: u64,
         /// The holders of conflicting locks. At most `MAX_LISTED_HOLDERS`.
         pub holders: Vec<LockParty>,

@@ -86,12 +86,13 @@ skep_types::record! {
         /// of a metadata target: the target's start after the newest comparison of changes.
         pub sender_epoch: Epoch,
         /// User id of the program that caused the request, plus one. Zero means that no program
-        /// did. In replies with bit 2 of `flags`: time in the stage others, in microseconds.
+        /// caused it. In replies with bit 2 of `flags`: time in the stage others, in microseconds.
         pub user: u32,
-        /// Group id of that program, plus one. Zero means that no program caused the request. In
-        /// replies with bit 2 of `flags`: time in the stage network, in microseconds.
+        /// Group id of the program that caused the request, plus one. Zero means that no program
+        /// caused the request. In replies with bit 2 of `flags`: time in the stage network, in
+        /// microseconds.
         pub user_group: u32,
-        /// Number of the job to which that program belongs. Zero means no job.
+        /// Number of the job of the program that caused the request. Zero means no job.
         pub job: u32,
     }
 }
@@ -162,7 +163,7 @@ impl Header {
         self.flags |= FLAG_TIMES;
     }
 
-    /// Returns the times in a reply ([`Self::set_times`]). `None` if it has none.
+    /// Returns the times in a reply ([`Self::set_times`]). `None` if the reply has no times.
     pub fn times(&self) -> Option<[u32; TIMES]> {
         let of_trace = |place: u32| (self.trace >> (32 * place)) as u32;
         let [waiting, processing, disk, log_sync] = [0, 1, 2, 3].map(of_trace);
@@ -182,10 +183,10 @@ impl Header {
     }
 
     /// Encodes header and body into one buffer. The caller must send `data_bytes` of bulk data
-    /// after it.
+    /// after this buffer.
     ///
     /// # Panics
-    /// Panics if `body` is longer than [`MAX_BODY_BYTES`]: senders must limit the size of their
+    /// Panics if `body` is longer than [`MAX_BODY_BYTES`]. Senders must limit the size of their
     /// messages.
     pub fn frame(&self, body: &impl Codec, data_bytes: u32) -> Vec<u8> {
         let mut w = Writer::over(Vec::with_capacity(HEADER_BYTES + 160));

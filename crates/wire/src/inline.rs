@@ -10,7 +10,7 @@ record! {
     /// determines from this position whether the write survived.
     #[derive(Copy)]
     pub struct InlineMark {
-        /// Number of the target's start at which it logged the write.
+        /// Number of the target's start during which it logged the write.
         pub start: u64,
         /// Log sequence number of the record with the write.
         pub record: Lsn,
@@ -36,7 +36,8 @@ record! {
         /// too.
         pub extends: bool,
         /// Truncate generation of the file when the client began to write. The target returns
-        /// `EndMoved` if the file was truncated since: the client must write all bytes again.
+        /// `EndMoved` if the file was truncated since then. The client must then write all bytes
+        /// again.
         pub truncate_generation: u64,
         /// Whether the write is an append. If set, the target also returns `EndMoved` if the file
         /// ends behind `offset`.
@@ -82,12 +83,12 @@ record! {
 }
 
 record! {
-    /// Asks the target to make its acknowledged changes durable, and whether the inline writes of a
-    /// file are among them.
+    /// Asks the target to make its acknowledged changes durable, and asks whether these changes
+    /// include the inline writes of a file.
     pub struct SyncInline {
         /// The file.
         pub inode: InodeId,
-        /// The client's newest write of each start of the target.
+        /// The client's newest write during each start of the target.
         pub written: Vec<InlineMark>,
     }
 }

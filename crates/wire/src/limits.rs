@@ -25,10 +25,10 @@ pub const MAX_WAIT_ERROR_CHARS: usize = 240;
 /// Maximum number of entries in one `RequestWaitList`: more than a person reads.
 pub const MAX_LISTED_REQUEST_WAITS: usize = 1000;
 /// Maximum number of slots of a session at one metadata target. The target stores the last reply of
-/// each slot, so this bounds the stored replies.
+/// each slot, so this limit bounds the stored replies.
 pub const MAX_SLOTS: u32 = 1024;
-/// Maximum number of opens in one `CloseMany`. Bounds the transaction, so that it does not delay
-/// other requests.
+/// Maximum number of opens in one `CloseMany`. The limit keeps the transaction short, so that it
+/// does not delay other requests.
 pub const MAX_CLOSES: usize = 256;
 /// Maximum number of inodes in one `WhichExist`.
 pub const MAX_INODES_ASKED: usize = 4096;
@@ -57,15 +57,17 @@ pub const MAX_LISTED_SESSIONS: usize = 256;
 pub const MAX_LISTED_TRANSACTIONS: usize = 256;
 /// Maximum number of open files of a session that a metadata target counts for a `SessionList`.
 pub const MAX_COUNTED_OPENS: usize = 4096;
-/// Maximum number of notifications in one `Notifications`, and that a client processes at a time.
+/// Maximum number of notifications in one `Notifications`, and of those that a client processes at
+/// a time.
 pub const MAX_NOTIFICATIONS: usize = 1024;
 /// Maximum time that a requester may set in `time_left_ms`.
 pub const MAX_TIME_LEFT_MS: u32 = 3_600_000;
-/// Maximum length of a message between members of management: that of the replicated log.
+/// Maximum length of a message between members of management. The replicated log has the same
+/// limit.
 pub const MAX_MEMBER_MESSAGE_BYTES: usize = 4 << 20;
 /// Maximum number of the leader's addresses in the text of the error `NotLeader`.
 pub const MAX_LEADER_ADDRESSES: usize = 16;
-/// Maximum length of the text that names the leader. A receiver shortens longer texts of errors.
+/// Maximum length of the text that names the leader. A receiver shortens longer error texts.
 pub const MAX_LEADER_TEXT: usize = 900;
 /// Maximum number of records in one `TraceList`. With all their requests, they take 1.4 MB.
 pub const MAX_LISTED_TRACES: usize = 500;

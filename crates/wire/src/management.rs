@@ -72,11 +72,11 @@ record! {
         pub node: NodeId,
         /// Version of the sender's cluster map.
         pub known: MapVersion,
-        /// Highest node id in the sender's cluster map. If management has not assigned this id, its
-        /// directory is an old copy.
+        /// Highest node id in the sender's cluster map. If management has not assigned this id,
+        /// management's directory is an old copy.
         pub newest_node: NodeId,
-        /// Reports about the sender's targets. Management takes a target of the sender that is
-        /// missing here for down.
+        /// Reports about the sender's targets. Management treats a target of the sender that is
+        /// missing in this list as down.
         pub targets: Vec<TargetReport>,
         /// The groups for which requests of the sender have waited for some seconds; at most 16.
         pub waits: Vec<RequestWait>,
@@ -106,11 +106,11 @@ record! {
 }
 
 record! {
-    /// Requests that wait, by the node that has sent them.
+    /// Requests that wait, with the node that sends them.
     pub struct NodeWait {
         /// The node.
         pub node: NodeId,
-        /// The group, with the number of the requests.
+        /// The group for which the requests wait, with their number.
         pub wait: RequestWait,
     }
 }
@@ -118,9 +118,9 @@ record! {
 record! {
     /// Reply to [`ListRequestWaits`].
     pub struct RequestWaitList {
-        /// The longest waits first; at most 1,000.
+        /// The waits, longest first; at most 1,000.
         pub waits: Vec<NodeWait>,
-        /// Number of nodes whose requests wait, also if they are not listed.
+        /// Number of nodes whose requests wait, including nodes that are not listed.
         pub nodes: u32,
     }
 }
@@ -301,22 +301,23 @@ record! {
     pub struct SetTargetState {
         /// The target.
         pub target: TargetId,
-        /// Whether the target gets no new files. It serves its files in both states.
+        /// Whether the target gets no new files. The target serves its files in both states.
         pub is_closed: bool,
     }
 }
 
 record! {
     /// Removes a target from the cluster. Management refuses while the target is served, open to
-    /// new files, or responsible for shards. The sender has checked that no file lies on it.
+    /// new files, or responsible for shards. The sender must have checked that no file lies on the
+    /// target.
     pub struct RemoveTarget {
         /// The target.
         pub target: TargetId,
         /// Only check whether the removal is possible.
         pub is_dry_run: bool,
         /// The data of the target is lost. The target stays in the map, closed to new files, and
-        /// requests for its files fail with `TargetLost`. It may be open to new files, and files
-        /// may lie on it.
+        /// requests for its files fail with `TargetLost`. Before this request, the target may be
+        /// open to new files, and files may lie on it.
         pub is_lost: bool,
     }
 }
@@ -348,9 +349,9 @@ record! {
 }
 
 record! {
-    /// Makes a group of targets that wait for one. A repetition changes nothing.
+    /// Creates a group of targets that wait for a group. A retry changes nothing.
     pub struct CreateGroup {
-        /// The targets. The first one becomes the primary.
+        /// The targets. The first target becomes the primary.
         pub targets: Vec<TargetId>,
     }
 }
@@ -454,9 +455,9 @@ record! {
         pub node: NodeId,
         /// Name of the client's host.
         pub host: String,
-        /// Mount point on that host.
+        /// Mount point on the client's host.
         pub mount_point: String,
-        /// Process id on that host.
+        /// Process id on the client's host.
         pub pid: u32,
         /// Time of the registration, by management's clock.
         pub registered: Timestamp,

@@ -1,4 +1,5 @@
-//! Messages that any kind of service handles. Their connection addresses the node, not a target.
+//! Messages that any kind of service handles. They arrive on a connection that addresses the node,
+//! not a target.
 
 use skep_types::TargetId;
 use skep_types::codec::record;
@@ -25,7 +26,7 @@ record! {
 record! {
     /// Adds a target to a running metadata or storage service. The service initialises a blank
     /// directory, registers the target with management, serves it, and serves it again after each
-    /// later start. A repetition for a target that the service serves changes nothing.
+    /// later start. A retry for a target that the service serves changes nothing.
     pub struct AddTarget {
         /// Absolute path of the target's directory on the host of the service.
         pub path: String,
@@ -43,8 +44,9 @@ record! {
 }
 
 record! {
-    /// Stops the service of a target that [`AddTarget`] has added. The service does not serve it
-    /// after later starts either. The service refuses targets in its settings.
+    /// Stops the service of a target that [`AddTarget`] has added. The service does not serve the
+    /// target after later starts either. The service refuses to stop a target that its settings
+    /// name.
     pub struct StopTarget {
         /// The target.
         pub target: TargetId,
@@ -57,7 +59,7 @@ record! {
     /// Requests the figures that the process counts about itself: operations, bytes, latencies,
     /// load by cause, and the figures of its host.
     pub struct GetStatistics {
-        /// Only series whose metric begins with this text. Empty means all series.
+        /// Return only series whose metric begins with this text. Empty means all series.
         pub prefix: String,
     }
 }
@@ -71,7 +73,8 @@ record! {
         /// Random number of the process: it changes with each start, when all counters start at
         /// zero.
         pub incarnation: u64,
-        /// Address of the process's HTTP page with the same figures. Empty means that it has none.
+        /// Address of the process's HTTP page with the same figures. Empty means that the process
+        /// has no such page.
         pub page: String,
         /// The series, in the order of their metrics' names.
         pub series: Vec<StatisticsSeries>,
@@ -88,9 +91,10 @@ record! {
         /// Value of a counter or a gauge: a count, bytes, nanoseconds, or millionths for metrics
         /// with decimal places. For histograms the sum of all durations in nanoseconds.
         pub value: i64,
-        /// Buckets of a histogram that are not empty: number of the bucket, and of the durations in
-        /// it. Bucket 0 ends at 1,024 ns. Each of the following doublings of the duration has four
-        /// buckets of equal width, up to bucket 104. Bucket 105 has no upper bound.
+        /// Buckets of a histogram that are not empty: number of the bucket, and number of the
+        /// durations in it. Bucket 0 ends at 1,024 ns. Each of the following doublings of the
+        /// duration has four buckets of equal width, up to bucket 104. Bucket 105 has no upper
+        /// bound.
         pub buckets: Vec<(u16, u64)>,
     }
 }

@@ -5,9 +5,9 @@
 //! that a request addresses, which each receiver makes itself.
 //!
 //! # Effects of a deposed primary
-//! A primary that was stopped for some seconds may go on with its work after another member has
-//! taken over the group. Its requests to other targets and to management would then have an effect
-//! that the new primary does not know. So each receiver refuses them.
+//! A primary that was stopped for some seconds may continue its work after another member has taken
+//! over the group. Its requests to other targets and to management would then have an effect that
+//! the new primary does not know. So each receiver refuses these requests.
 
 use crate::bounds::{Senders, bounds};
 use crate::frame::Header;
@@ -38,8 +38,8 @@ impl SenderEpochs {
     /// # Errors
     /// - `Deposed` if another member has become the primary since the sender's epoch.
     /// - `StaleMap` if the sender's epoch is older than an epoch that the receiver has seen, but
-    ///   the sender may still be the primary. The sender repeats the request with a newer map. Also
-    ///   if the receiver's map does not have the group yet.
+    ///   the sender may still be the primary. The sender retries the request with a newer map. The
+    ///   error is the same if the receiver's map does not have the group yet.
     /// - `Protocol` if only targets may send this request and the header has no sender.
     pub fn check(&mut self, header: &Header, map: &ClusterMap) -> Result<()> {
         let (group, epoch) = (header.sender_group, header.sender_epoch);

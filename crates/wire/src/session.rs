@@ -36,7 +36,7 @@ record! {
 record! {
     /// Reply to [`Hello`]. Proves that the receiver of the `Hello` knows the secret of the cluster.
     pub struct Challenge {
-        /// File system of the sender.
+        /// The file system to which the receiver of the `Hello` belongs.
         pub cluster: ClusterId,
         /// Protocol version chosen for this connection.
         pub protocol: u16,

@@ -1,6 +1,6 @@
 //! Messages to storage targets about chunk files. Senders are clients, and metadata targets for
-//! truncation, removal and size recovery. All messages are idempotent: a repeated request has the
-//! same result. None of them therefore needs a slot.
+//! truncation, removal and size recovery. All messages are idempotent: a retried request has the
+//! same result. So no message needs a slot.
 
 use skep_types::codec::record;
 use skep_types::{ChunkFileKey, HostIncarnation, InodeId, Timestamp};
@@ -30,11 +30,11 @@ record! {
         /// Offset of the data in the chunk file.
         pub offset: u64,
         /// Truncate generation of the file when the client began to write. The target returns
-        /// `EndMoved` if it has executed a newer truncation of the chunk file: the truncation must
-        /// also remove this write.
+        /// `EndMoved` if it has executed a newer truncation of the chunk file, because the
+        /// truncation must also remove this write.
         pub truncate_generation: u64,
-        /// Whether the chunk file was synced before, so that it exists unless it is lost. The
-        /// target then returns `Corrupt` instead of creating it.
+        /// Whether the chunk file was synced before, so that it exists unless it is lost. If set
+        /// and the chunk file is missing, the target returns `Corrupt` instead of creating it.
         pub must_exist: bool,
         /// CRC-32C of each piece of the data. The pieces end at multiples of 4,096 in the chunk
         /// file.
@@ -105,9 +105,9 @@ record! {
         pub key: ChunkFileKey,
         /// Upper bound of the chunk file's size after the truncation, in bytes.
         pub size: u64,
-        /// Truncate generation of the file after this truncation. The target ignores a request with
-        /// the generation of its last truncation of the chunk file, or an older one: the request
-        /// was repeated since, and writes that came after the repetition must stay.
+        /// Truncate generation of the file after this truncation. The target ignores a request
+        /// whose generation is not newer than that of its last truncation of the chunk file. Such a
+        /// request is a late copy, and writes that came after the truncation must stay.
         pub generation: u64,
     }
 }
@@ -123,7 +123,8 @@ record! {
 
 record! {
     /// Allocates space for a range, so that later writes to it do not run out of space. The target
-    /// creates the chunk file if it does not exist. Its size and data do not change.
+    /// creates the chunk file if it does not exist. The size and data of the chunk file do not
+    /// change.
     pub struct ReserveChunk {
         /// The chunk file.
         pub key: ChunkFileKey,
@@ -160,8 +161,8 @@ record! {
         /// have been lost.
         pub incarnation: HostIncarnation,
         /// Offset in the chunk file up to which the range is processed. The client repeats the
-        /// request for the rest: processing a long range at once would delay the target's other
-        /// requests.
+        /// request for the rest, because processing a long range at once would delay the target's
+        /// other requests.
         pub end: u64,
     }
 }

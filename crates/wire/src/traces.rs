@@ -7,9 +7,10 @@ use skep_types::{InodeId, NodeId, TargetId};
 record! {
     /// Requests records of slow and sampled operations.
     pub struct ListTraces {
-        /// Only records with this trace id. `None` means all.
+        /// Return only records with this trace id. `None` means all records.
         pub trace: Option<u128>,
-        /// Only records behind this position, which the previous reply contains. Zero means all.
+        /// Return only records after this position, which is `next` of the previous reply. Zero
+        /// means all records.
         pub after: u64,
         /// Maximum number of records in the reply, at most 500.
         pub limit: u32,
@@ -22,31 +23,32 @@ record! {
     pub struct TraceList {
         /// The records, the oldest first.
         pub records: Vec<TraceRecord>,
-        /// Position for the next request: the reply has all records up to it that still exist.
+        /// Position for the next request: the reply has all records up to this position that still
+        /// exist.
         pub next: u64,
-        /// Random number of the process. With another number, positions begin again at zero.
+        /// Random number of the process. If the number has changed, positions begin again at zero.
         pub incarnation: u64,
-        /// Number of records that the process could not keep since its start.
+        /// Number of records that the process could not store since its start.
         pub lost: u64,
     }
 }
 
 record! {
-    /// Time of a request or an operation by stage, in microseconds. A longer time than fits counts
-    /// as the largest number.
+    /// Time of a request or an operation by stage, in microseconds. A time that does not fit into
+    /// 32 bits counts as the largest number.
     #[derive(Default, Copy)]
     pub struct StageTimes {
-        /// In the queue.
+        /// Time in the queue.
         pub waiting_us: u32,
-        /// In the thread.
+        /// Time in the thread.
         pub processing_us: u32,
-        /// At the disk.
+        /// Time at the disk.
         pub disk_us: u32,
-        /// Until the log was synced.
+        /// Time until the log was synced.
         pub log_sync_us: u32,
-        /// Until others had done their part: targets, clients, other requests.
+        /// Time until targets, clients or other requests had done their part.
         pub others_us: u32,
-        /// While data of the request or of the reply moved.
+        /// Time while data of the request or of the reply was transferred.
         pub network_us: u32,
     }
 }
@@ -79,7 +81,7 @@ record! {
         pub bytes: u64,
         /// Whether the operation failed.
         pub is_failed: bool,
-        /// Whether the operation was slow. Otherwise it is one of the sample.
+        /// Whether the operation was slow. If not set, the operation was sampled.
         pub is_slow: bool,
         /// The requests of the operation, if the process is a mount: at most 64.
         pub calls: Vec<TraceCall>,
@@ -102,13 +104,14 @@ record! {
         pub duration_us: u32,
         /// Whether the target refused the request or did not reply.
         pub is_failed: bool,
-        /// Time in each stage at the target. `None` if the reply did not have it.
+        /// Time in each stage at the target. `None` if the reply did not contain the times.
         pub stages: Option<StageTimes>,
     }
 }
 
 record! {
-    /// Reports records of the sending mount. Management keeps the newest of all mounts in memory.
+    /// Reports records of the sending mount. Management keeps the newest records of all mounts in
+    /// memory.
     pub struct ReportTraces {
         /// The records, at most 64. Management sets `client` to the sender.
         pub records: Vec<TraceRecord>,

@@ -182,8 +182,8 @@ record! {
         /// Parent of a directory. For other kinds, the directory in which the inode was created or
         /// to which it was last moved.
         pub parent: InodeId,
-        /// Pattern of a file, or default pattern of a directory. The latter is encoded like a
-        /// `PatternRequest`.
+        /// Pattern of a file, or default pattern of a directory. A default pattern is encoded like
+        /// a `PatternRequest`.
         pub pattern: Option<StripePattern>,
         /// Number of sessions that have the inode open.
         pub open_sessions: u32,

@@ -90,7 +90,7 @@ record! {
         /// The chunk files of the file that clients have reported as synced.
         pub synced: ChunkFileSet,
         /// Attributes of the directory, if the request created a name. `None` if the target replies
-        /// to a repetition of the request.
+        /// to a retry of the request.
         pub directory: Option<Attributes>,
     }
 }
@@ -108,7 +108,8 @@ record! {
         /// a hole.
         pub may_leave_holes: bool,
         /// Offset up to which chunk files may extend beyond the end of the file, because of
-        /// reserved space or a failed write. Zero means that they do not extend beyond it.
+        /// reserved space or a failed write. Zero means that no chunk file extends beyond the end
+        /// of the file.
         pub reach: u64,
     }
 }
@@ -140,7 +141,7 @@ record! {
     /// Closes several opens of the session, without a report of writes. The target ignores opens
     /// that the session does not have, and deletes an unlinked file at its last close.
     pub struct CloseMany {
-        /// The opens. This group must serve all their inodes.
+        /// The opens. The addressed group must serve the inodes of all opens.
         pub files: Vec<ClosedFile>,
     }
 }
@@ -163,17 +164,18 @@ record! {
         /// The writes since the last report. `None` means that there were no writes.
         pub written: Option<WrittenExtent>,
         /// Chunk files that exist, together with their names, on the devices of their targets. From
-        /// then on a missing one is a loss, and not a hole. `None` means none.
+        /// then on, a missing chunk file is a loss, and not a hole. `None` means that there are
+        /// none.
         pub synced: Option<SyncedChunkFiles>,
     }
 }
 
 record! {
     /// Waits for the end of a truncation in progress, and reads the attributes of the file. A
-    /// client sends this after a write to a shared file that does not make the file longer. If the
-    /// truncate generation in the reply is newer than at the beginning of the write, the
-    /// truncation may have removed the bytes, and the client writes them again. A client also
-    /// sends this after storage returned fewer bytes than the file has.
+    /// client sends this request after a write to a shared file that does not make the file longer.
+    /// If the truncate generation in the reply is newer than at the beginning of the write, the
+    /// truncation may have removed the bytes, and the client writes them again. A client also sends
+    /// this request after storage returned fewer bytes than the file has.
     pub struct AwaitTruncation {
         /// The inode.
         pub inode: InodeId,
@@ -185,8 +187,8 @@ record! {
     pub struct AwaitTruncationReply {
         /// Attributes of the inode.
         pub attributes: Attributes,
-        /// Chunk files that clients have reported as synced. If storage does not have one of them,
-        /// its bytes are lost.
+        /// Chunk files that clients have reported as synced. If storage lacks one of these chunk
+        /// files, the bytes of the chunk file are lost.
         pub synced: ChunkFileSet,
     }
 }
@@ -194,8 +196,8 @@ record! {
 record! {
     /// Removes the bytes that a failed write left in chunk files beyond the end of a shared file.
     /// The target truncates the chunk files to the size that the file has when it executes the
-    /// request. Like each truncation, this raises the truncate generation, so other clients repeat
-    /// their writes in progress.
+    /// request. Like each truncation, this request raises the truncate generation, so other clients
+    /// repeat their writes in progress.
     pub struct TrimFile {
         /// The inode.
         pub inode: InodeId,
@@ -213,17 +215,17 @@ record! {
 }
 
 record! {
-    /// A file whose pattern names a storage group, or a directory whose default pattern does.
+    /// A file whose pattern names a storage group, or a directory whose default pattern names it.
     pub struct GroupFile {
         /// The inode.
         pub inode: InodeId,
-        /// Its kind.
+        /// Kind of the inode.
         pub kind: FileKind,
         /// Number of bytes of the file on the group, if the file has no holes. Zero for a
         /// directory.
         pub bytes: u64,
-        /// Whether a client has the file open for writing. Then it may have bytes on the group that
-        /// `bytes` does not count, since clients report the size later.
+        /// Whether a client has the file open for writing. Then the file may have bytes on the
+        /// group that `bytes` does not count, since clients report the size later.
         pub is_written: bool,
     }
 }
@@ -236,7 +238,8 @@ record! {
         /// Number of chunk files that the metadata target still has to remove from the group. At
         /// most 10,000.
         pub removals: u32,
-        /// Number of transactions that are prepared on the metadata target. They may create files.
+        /// Number of transactions that are prepared on the metadata target. These transactions may
+        /// create files.
         pub prepared: u32,
         /// Version of the cluster map that the metadata target uses to place files.
         pub map: MapVersion,

@@ -22,13 +22,13 @@ record! {
 
 record! {
     /// The inode to which an entry points. If a different target stores the attributes, the client
-    /// reads them there by [`GetAttributes`](super::GetAttributes).
+    /// reads them from that target by [`GetAttributes`](super::GetAttributes).
     pub struct EntryReply {
         /// The inode.
         pub inode: InodeId,
         /// Kind of the inode.
         pub kind: FileKind,
-        /// Attributes of the inode. `None` means that a different target stores them.
+        /// Attributes of the inode. `None` means that a different target stores the attributes.
         pub attributes: Option<Attributes>,
     }
 }
@@ -38,8 +38,8 @@ record! {
     pub struct NewEntryReply {
         /// The inode to which the name refers.
         pub entry: EntryReply,
-        /// Attributes of the directory after the change. `None` if the target replies to a
-        /// repetition of the request.
+        /// Attributes of the directory after the change. `None` if the target replies to a retry of
+        /// the request.
         pub directory: Option<Attributes>,
     }
 }
@@ -48,8 +48,8 @@ record! {
     /// Reply to a request that removes or moves a name.
     pub struct NamesReply {
         /// Attributes of the directory after the change. For a rename, this is the directory of the
-        /// new name. `None` if nothing has changed, if the target replies to a repetition of the
-        /// request, or if the target does not return them.
+        /// new name. `None` if nothing has changed, if the target replies to a retry of the
+        /// request, or if the target does not return the attributes.
         pub directory: Option<Attributes>,
     }
 }
@@ -120,8 +120,8 @@ record! {
 
 record! {
     /// Removes a name of an inode that is not a directory. The target deletes the inode together
-    /// with its last name. If a session has the inode open, the target deletes it at the last close
-    /// instead.
+    /// with its last name. If a session has the inode open, the target deletes the inode at its
+    /// last close instead.
     pub struct Unlink {
         /// The directory of the name.
         pub directory: InodeId,
@@ -178,7 +178,7 @@ record! {
 /// `directory` and the value `None`.
 ///
 /// A target stores each reply in its log, without these attributes, so that the records are short.
-/// It adds them before it sends the reply.
+/// The target adds the attributes before it sends the reply.
 ///
 /// # Panics
 /// Panics if the reply does not end with `None`.
@@ -197,8 +197,8 @@ record! {
         pub cursor: u64,
         /// Maximum size of the entries in the reply, in bytes.
         pub max_bytes: u32,
-        /// Whether to return the attributes of those inodes whose attributes the same target
-        /// stores.
+        /// Whether the target returns the attributes of the inodes whose attributes it stores
+        /// itself.
         pub with_attributes: bool,
     }
 }

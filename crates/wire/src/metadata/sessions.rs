@@ -23,7 +23,7 @@ record! {
         /// Lease in milliseconds. The target ends the session if it receives no request of the
         /// session for this long.
         pub lease_ms: u32,
-        /// Number of the target's start. If it is not the one that the client knows, the target may
+        /// Number of the target's start. If the client knows a different number, the target may
         /// have lost opens of the session in a power loss, and the client sends `CompareOpens`.
         /// Zero means that the number is not durable yet.
         pub start: u64,
@@ -67,9 +67,9 @@ record! {
 }
 
 record! {
-    /// Asks how often the session has files open. A client sends it after a new start of the
-    /// target, and opens again what is missing: a power loss may have reverted opens that the
-    /// target had acknowledged.
+    /// Asks how often the session has files open. A client sends this request after a new start of
+    /// the target, and opens the missing files again, because a power loss may have reverted opens
+    /// that the target had acknowledged.
     pub struct CompareOpens {
         /// The files, at most `MAX_CLOSES`.
         pub files: Vec<OpenedFile>,
@@ -80,7 +80,7 @@ record! {
     /// Reply to [`CompareOpens`].
     pub struct CompareOpensReply {
         /// For each file of the request, in order: how often the session has the file open in this
-        /// way. Zero if the file does not exist.
+        /// mode. Zero if the file does not exist.
         pub counts: Vec<u32>,
     }
 }
@@ -141,7 +141,7 @@ choice! {
         },
         /// The target did not execute the request, and will never execute it.
         NotExecuted = 2,
-        /// The target has no record of the session, or has deleted it.
+        /// The target has no record of the session, or has deleted this record.
         Unknown = 3,
     }
 }

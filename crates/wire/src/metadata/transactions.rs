@@ -36,7 +36,7 @@ choice! {
             project: u32,
             /// Whether new entries of the directory inherit its project.
             hands_down_project: bool,
-            /// Access control list of the directory. Empty if it has none.
+            /// Access control list of the directory. Empty if the directory has none.
             access_acl: Bytes,
             /// Default access control list for new entries. Empty if the directory has none.
             default_acl: Bytes,
@@ -81,7 +81,7 @@ choice! {
         /// Takes the one lock of the cluster that a move of a directory to a different parent
         /// needs.
         LockRename = 7,
-        /// Points an entry to `new_inode`. Before, the entry must point to `inode`.
+        /// Changes an entry, which must point to `inode`, so that it points to `new_inode`.
         ReplaceEntry = 8 {
             /// The directory.
             directory: InodeId,
@@ -144,7 +144,8 @@ byte_enum! {
 }
 
 record! {
-    /// Asks the coordinator for the decision. Sent by a participant with a prepared transaction.
+    /// Asks the coordinator for the decision. A participant with a prepared transaction sends this
+    /// request.
     pub struct AskDecision {
         /// The transaction.
         pub transaction: TransactionId,
@@ -179,8 +180,8 @@ record! {
         /// Time for which the coordinator has not replied to the target's question, in
         /// milliseconds. Zero means that no question waits for a reply.
         pub silent_ms: u64,
-        /// The reason why the target could not carry out the decision. Empty
-        /// if the target has not tried, or could.
+        /// The reason why the target could not carry out the decision. Empty if the target has not
+        /// tried to carry it out, or has succeeded.
         pub problem: String,
     }
 }
@@ -197,8 +198,9 @@ record! {
 
 record! {
     /// An administrator's decision on a transaction whose coordinator does not come back, or whose
-    /// decision the target cannot carry out. The target refuses it with `InUse` while it expects a
-    /// decision of the coordinator. The target replies after the decision is applied and durable.
+    /// decision the target cannot carry out. The target refuses the request with `InUse` while the
+    /// target expects a decision of the coordinator. The target replies after the decision is
+    /// applied and durable.
     pub struct ResolveTransaction {
         /// The transaction.
         pub transaction: TransactionId,
