@@ -1,11 +1,12 @@
 //! Owners, modes, times and extended attributes of copies.
 //!
-//! The order is a rule: owner, extended attributes, mode, times. A change of the owner clears the
-//! bits `setuid` and `setgid` and capabilities. Without root, a file without write permission takes
-//! no extended attributes. An access control list must limit the group before the mode admits it.
+//! The order of the changes is fixed: owner, extended attributes, mode, times. A change of the
+//! owner clears the bits `setuid` and `setgid` and capabilities. Without root rights, the kernel
+//! sets no extended attributes of a file without write permission. An access control list must
+//! limit the group before the mode gives rights to the group.
 //!
-//! A copy whose owner differs from the owner of its source never has the bit `setuid`, since it
-//! would run the program as another user than before. The same holds for `setgid` and the group.
+//! A copy whose owner differs from the owner of its source never has the bit `setuid`, since the
+//! program would run as another user than before. The same holds for `setgid` and the group.
 
 use crate::context::Options;
 use crate::failure::Failure;
@@ -21,7 +22,8 @@ use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 
-/// Limits of the kernel for the list of names and for a value (`XATTR_LIST_MAX`, `XATTR_SIZE_MAX`).
+/// Limits of the kernel for the list of attribute names and for an attribute value
+/// (`XATTR_LIST_MAX`, `XATTR_SIZE_MAX`).
 const LIST_LIMIT: usize = 64 << 10;
 const VALUE_LIMIT: usize = 64 << 10;
 /// The bits `setuid` and `setgid`.
@@ -39,8 +41,7 @@ fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Returns the owner and group to set. `is_required` is false for a group to which the user may not
-/// belong.
+/// Returns the owner and group to set. `None` leaves the owner or group of the copy unchanged.
 fn owner(options: &Options, source: &Metadata) -> (Option<Uid>, Option<Gid>) {
     match (options.owners, is_root()) {
         (false, _) => (None, None),
@@ -99,7 +100,7 @@ fn allowed(changed: rustix::io::Result<()>) -> Result<(), Failure> {
         Err(Errno::PERM | Errno::INVAL) if !is_root() => Ok(()),
         Err(error) => {
             let reason = format!("{}; --no-owners leaves owners out", std::io::Error::from(error));
-            // A full or lost file system must stay recognisable.
+            // The caller must recognise a full or lost file system by the error code.
             let failure = Failure::of("set the owner of the copy")(error);
             match failure.is_full() || failure.is_lost() {
                 true => Err(failure),
@@ -112,7 +113,8 @@ fn allowed(changed: rustix::io::Result<()>) -> Result<(), Failure> {
 
 /// Gives a link, FIFO, socket or device its owner, access control list, mode and times. `copy` is
 /// open with `O_PATH`, so that a program that replaces the name meanwhile cannot direct the changes
-/// to another file. `is_clean` means that the copy has inherited no list from its directory.
+/// to another file. `is_clean` means that the copy has inherited no access control list from its
+/// directory.
 pub(crate) fn copy_special(
     options: &Options,
     (source, metadata): (&File, &Metadata),
@@ -125,7 +127,7 @@ pub(crate) fn copy_special(
     }
     if !metadata.is_symlink() {
         let now = copy.metadata().map_err(Failure::of("read the attributes of the copy"))?;
-        // This path names the open entry, and not its name.
+        // This path leads to the open entry, even if its name leads to another entry now.
         let path = format!("/proc/self/fd/{}", copy.as_raw_fd());
         if options.xattrs {
             let source = format!("/proc/self/fd/{}", source.as_raw_fd());
@@ -138,8 +140,8 @@ pub(crate) fn copy_special(
     set.map_err(Failure::of("set the times of the copy"))
 }
 
-/// Whether the copy of a file has this attribute too. Others belong to the file system of the
-/// source: labels, signatures, patterns of stripes.
+/// Whether copies get the extended attribute `name`. Other attributes belong to the file system of
+/// the source, such as labels, signatures and stripe patterns.
 fn is_copied(name: &[u8]) -> bool {
     const LUSTRE: [&[u8]; 7] = [b"lov", b"lma", b"lmv", b"link", b"fid", b"som", b"hsm"];
     if let Some(rest) = name.strip_prefix(b"trusted.") {
@@ -150,7 +152,7 @@ fn is_copied(name: &[u8]) -> bool {
         || name == b"security.capability"
 }
 
-/// Returns the names of the attributes of a file that copies have too.
+/// Returns the names of those extended attributes of a file that copies get.
 fn names(file: &File) -> rustix::io::Result<Vec<Vec<u8>>> {
     match flistxattr_query(file) {
         Ok(0) | Err(Errno::OPNOTSUPP) => return Ok(Vec::new()),
@@ -166,7 +168,8 @@ fn names(file: &File) -> rustix::io::Result<Vec<Vec<u8>>> {
 fn extended(source: &File, destination: &File, is_clean: bool) -> Result<(), Failure> {
     let wanted = names(source).map_err(Failure::of("list extended attributes"))?;
     if !is_clean {
-        // A list that the copy has inherited, or an older state, may give rights to more users.
+        // An inherited access control list, or an attribute of an older copy, may give rights to
+        // more users.
         let found = names(destination).map_err(Failure::of("list attributes of the copy"))?;
         for name in found.iter().filter(|name| !wanted.contains(name)) {
             match fremovexattr(destination, OsStr::from_bytes(name)) {
@@ -185,7 +188,8 @@ fn extended(source: &File, destination: &File, is_clean: bool) -> Result<(), Fai
         let name = OsStr::from_bytes(name);
         let len = match fgetxattr(source, name, &mut value[..]) {
             Ok(len) => len,
-            // A program has removed it. The check of the source's version reports the change.
+            // A program has removed the attribute. The check of the source's version reports the
+            // change.
             Err(Errno::NODATA) => continue,
             Err(error) => return Err(Failure::of("read an extended attribute")(error)),
         };
@@ -205,8 +209,9 @@ fn extended(source: &File, destination: &File, is_clean: bool) -> Result<(), Fai
     Ok(())
 }
 
-/// Whether a copy has the extended attributes that [`copy()`] would set, and no others of these
-/// kinds. An access control list or a capability that the source has lost gives rights.
+/// Whether a copy has the extended attributes that [`copy()`] would set, and no others that copies
+/// get. An access control list or a capability that the source does not have any more would give
+/// rights.
 pub(crate) fn are_extended_equal(source: &File, copy: &File) -> Result<bool, Failure> {
     let list = |file: &File| {
         let mut names = names(file).map_err(Failure::of("list extended attributes"))?;
@@ -237,8 +242,9 @@ pub(crate) fn are_extended_equal(source: &File, copy: &File) -> Result<bool, Fai
 /// The access control list of an entry.
 const LIST: &str = "system.posix_acl_access";
 
-/// Gives a FIFO, socket or device the access control list of its source. `path` and `source` name
-/// the open entries. `is_clean` means that the copy has inherited no list from its directory.
+/// Gives a FIFO, socket or device the access control list of its source. `path` and `source` are
+/// paths to the open entries. `is_clean` means that the copy has inherited no such list from its
+/// directory.
 fn list_of_special(source: &str, path: &str, is_clean: bool) -> Result<(), Failure> {
     let mut value = vec![0_u8; VALUE_LIMIT];
     match getxattr(source, LIST, &mut value[..]) {
@@ -255,7 +261,7 @@ fn list_of_special(source: &str, path: &str, is_clean: bool) -> Result<(), Failu
 
 /// Whether a directory gives new entries an access control list.
 pub(crate) fn gives_lists(directory: &File) -> bool {
-    // After any other error returns true: the caller then checks each new entry.
+    // After any other error return true, so that the caller checks each new entry.
     let found = fgetxattr(directory, "system.posix_acl_default", &mut [0_u8; 0]);
     !matches!(found, Err(Errno::NODATA | Errno::OPNOTSUPP))
 }

@@ -1,5 +1,5 @@
-//! The parts of a copy that all threads share: options, counters, the limit of the rate, and the
-//! temporary names of this run.
+//! The parts of a copy that all threads share: options, counters, the rate limit, and the temporary
+//! names of this run.
 
 use crate::failure::Failure;
 use crate::outcome::Counters;
@@ -17,7 +17,7 @@ pub struct Options {
     pub threads: usize,
     /// Maximum number of bytes per second. `None` means no limit.
     pub bytes_per_second: Option<u64>,
-    /// Leave out files whose copy has the length and the time of the source.
+    /// Skip files whose copy has the length and the time of the source.
     pub resume: bool,
     /// Compare the bytes of each copy with its source.
     pub verify: bool,
@@ -27,7 +27,7 @@ pub struct Options {
     pub is_dry_run: bool,
     /// Leave out the contents of directories where another file system is mounted.
     pub one_file_system: bool,
-    /// Set owners. Without root only groups of the user can be set.
+    /// Set owners and groups. Without root rights, only groups of the user can be set.
     pub owners: bool,
     /// Copy extended attributes and access control lists.
     pub xattrs: bool,
@@ -74,8 +74,8 @@ impl Context {
         }
     }
 
-    /// Returns the name of an incomplete copy, which this run has not used before and no other
-    /// run uses.
+    /// Returns a temporary name for the copy of `name`. This run has not used the name before, and
+    /// no other run uses it.
     pub(crate) fn temporary(&self, name: &OsStr) -> OsString {
         let number = self.next_temporary.fetch_add(1, Ordering::Relaxed);
         temporary_name(name, self.run, number)
@@ -86,7 +86,8 @@ impl Context {
         let counters = &self.counters;
         if failure.is_full() || failure.is_lost() {
             counters.is_full.fetch_or(failure.is_full(), Ordering::Relaxed);
-            // Entries that other threads have begun fail for the same reason.
+            // Entries that other threads have begun fail for the same reason, so report only the
+            // first failure.
             if counters.has_ended_early.swap(true, Ordering::Relaxed) {
                 return;
             }

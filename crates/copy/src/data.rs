@@ -1,8 +1,8 @@
 //! Copies the bytes of a range. Holes of the source stay holes.
 //!
 //! The copy must already have the length of the source, and no data in the range. `copy_file_range`
-//! is used if both files are in one file system, where the file system may share blocks or copy on
-//! its servers; between file systems the kernel would only copy through its own pages.
+//! is used if both files are in one file system, which may share blocks or copy on its servers.
+//! Between file systems the kernel would only copy through its own pages.
 
 use crate::failure::Failure;
 use crate::pace::Pace;
@@ -13,9 +13,9 @@ use std::io;
 use std::ops::Range;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
-/// Length of one read.
+/// Maximum length of one read.
 const BUFFER: usize = 4 << 20;
-/// Length of one `copy_file_range`, so that the rate and the progress are smooth.
+/// Maximum length of one `copy_file_range`, so that the rate and the progress are smooth.
 const STEP: usize = 64 << 20;
 
 /// The two files of a copy.
@@ -25,14 +25,14 @@ pub(crate) struct Files<'a> {
     pub(crate) destination: &'a File,
 }
 
-/// Whether a source may have holes: it has fewer blocks than bytes. Others are read as a whole,
-/// which is correct for holes too.
+/// Whether a source may have holes, because its blocks have fewer bytes than the file. Other
+/// sources are read as a whole, which is correct for holes too.
 pub(crate) fn is_sparse(source: &File) -> Result<bool, Failure> {
     let metadata = source.metadata().map_err(Failure::of("read the attributes"))?;
     let is_sparse = metadata.blocks().saturating_mul(512) < metadata.len();
     if is_sparse {
-        // Some file systems find data that has no blocks yet only after a sync. Others refuse to
-        // sync a file that is open for reading. The copy ignores that.
+        // Some file systems find data that has no blocks yet only after a sync. Other file systems
+        // refuse to sync a file that is open for reading. The copy ignores this error.
         let _ = source.sync_data();
     }
     Ok(is_sparse)
@@ -45,7 +45,8 @@ fn next_data(file: &File, range: &Range<u64>) -> io::Result<Option<Range<u64>>> 
     }
     let start = match seek(file, SeekFrom::Data(range.start)) {
         Ok(start) => start,
-        // The rest is a hole, or the source is shorter now: the caller compares its version.
+        // The rest is a hole, or the source is shorter now. The caller compares the version of the
+        // source.
         Err(Errno::NXIO) => return Ok(None),
         // The file system cannot find holes.
         Err(Errno::INVAL | Errno::OPNOTSUPP | Errno::NOSYS) => range.start,
@@ -56,7 +57,7 @@ fn next_data(file: &File, range: &Range<u64>) -> io::Result<Option<Range<u64>>> 
     Ok((start < range.end).then_some(start..end))
 }
 
-/// Copies a range, and passes the number of bytes of each part to `copied`.
+/// Copies a range. Calls `copied` with the number of bytes of each part.
 ///
 /// # Errors
 /// Fails if the source ends before the range does.
@@ -86,11 +87,11 @@ fn is_one_file_system(files: Files<'_>) -> bool {
     matches!(devices, [Ok(source), Ok(destination)] if source == destination)
 }
 
-/// The way in which bytes are copied.
+/// The files, the rate limit and the method of a copy of bytes.
 struct Bytes<'a> {
     files: Files<'a>,
     pace: &'a Pace,
-    /// Whether the file system copies by itself.
+    /// Whether the file system copies by itself (`copy_file_range`).
     is_offloaded: bool,
     buffer: Vec<u8>,
 }
@@ -110,7 +111,8 @@ impl Bytes<'_> {
         Ok(())
     }
 
-    /// Returns 0 if the file system cannot copy. Then the next part goes through memory.
+    /// Copies at most `len` bytes by `copy_file_range`. Returns 0 if the file system cannot do
+    /// this. The caller then copies the next part through memory.
     fn offload(&mut self, at: u64, len: usize) -> Result<usize, Failure> {
         self.pace.take(len as u64);
         let (mut from, mut to) = (at, at);
@@ -132,7 +134,7 @@ impl Bytes<'_> {
         self.pace.take(len as u64);
         let buffer = &mut self.buffer[..len];
         let count = match self.files.source.read_at(buffer, at) {
-            // The file is shorter than its attributes show.
+            // The source is shorter than its attributes have shown.
             Ok(0) => return Err(Failure::changed()),
             Ok(count) => count,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(0),
@@ -164,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn range_is_copied_to_its_place_and_nothing_else() {
+    fn only_bytes_of_the_range_are_copied() {
         let source = file(b"0123456789");
         let destination = file(b"..........");
         copied(&source, &destination, 3..6);

@@ -18,12 +18,12 @@ impl Failure {
         move |error| Self { what, error: error.into() }
     }
 
-    /// A failure that is not an error of a system call.
+    /// Creates a failure that is not an error of a system call.
     pub(crate) fn because(what: &'static str, reason: impl Into<String>) -> Self {
         Self { what, error: io::Error::other(reason.into()) }
     }
 
-    /// The source has changed since its copy began.
+    /// Creates the failure of a copy whose source has changed since the copy began.
     pub(crate) fn changed() -> Self {
         Self::because("copy", "a program changed it during the copy; copy it again with --resume")
     }

@@ -1,7 +1,8 @@
 //! Copies one regular file, or begins a large one.
 //!
-//! The bytes come from one descriptor, whose version is compared before and after. A copy gets its
-//! name only when it has all bytes and attributes, is synced, and its source is unchanged.
+//! The bytes come from one descriptor. The version of the source is compared before and after the
+//! copy. A copy gets its name only when it has all bytes and attributes, is synced, and its source
+//! is unchanged.
 
 use crate::attributes;
 use crate::data::{self, Files, is_sparse};
@@ -78,9 +79,10 @@ fn copy_bytes(directory: &Directory, files: Files<'_>, version: Version) -> Resu
     data::copy(files, 0..version.len, is_sparse, &context.pace, copied)
 }
 
-/// Compares a copy that a former run has made, if the user asks, and sets its attributes if the
-/// source has others now. Returns `false` if the file must be copied again: its attributes differ,
-/// and it may also be a file of another user or of another copy (`is_own` is false).
+/// Compares a copy of a previous run with its source, if the user asks for this, and sets the
+/// attributes of the copy if they differ. Returns `false` if the file must be copied again, because
+/// the attributes differ and the copy may be a file of another user or of another copy (`is_own` is
+/// false).
 pub(crate) fn check_existing(
     directory: &Directory,
     entry: &Entry,
@@ -115,7 +117,7 @@ pub(crate) fn check_existing(
         attributes::copy(options, &source, &copy, &seen.metadata, false)?;
     }
     if options.sync {
-        // A former run may have copied the file without a sync.
+        // A previous run may have copied the file without a sync.
         copy.sync_all().map_err(Failure::of("sync"))?;
     }
     Ok(true)

@@ -1,9 +1,9 @@
 //! Copies a large file in pieces, several at a time.
 //!
 //! The pieces are written to an incomplete copy next to the final name. After the sync of a piece,
-//! its number is added to a list in another file. A run that continues copies only the other
-//! pieces, if the list belongs to the same version of the source and to this incomplete copy. The
-//! last piece sets the attributes, and gives the copy its name.
+//! its number is added to a list in another file. A run that continues the copy copies only the
+//! pieces that are not listed, if the list belongs to the same version of the source and to this
+//! incomplete copy. The thread of the last piece sets the attributes, and gives the copy its name.
 //!
 //! # Hazard: a failed write that another thread sees
 //! The kernel reports a failed write of pages to one sync of each descriptor. If two pieces shared
@@ -48,9 +48,10 @@ pub(crate) struct Large {
     partial: Partial,
     /// The next piece that no thread has taken.
     next: AtomicU64,
-    /// Pieces that are not complete yet.
+    /// Number of pieces that are not complete yet.
     left: AtomicU64,
-    /// Whether a piece has failed. Then the others are left out, and a later run copies them.
+    /// Whether a piece has failed. If set, threads skip the other pieces, and a later run copies
+    /// them.
     has_failed: AtomicBool,
 }
 
@@ -59,7 +60,7 @@ pub(crate) struct Large {
 pub(crate) enum Copied {
     /// The copy has its name.
     Complete(Identity),
-    /// Threads copy its pieces.
+    /// Threads copy the pieces of the file.
     Begun(Arc<Large>),
     /// Another part of the copy completes it.
     Left,
@@ -199,7 +200,7 @@ impl Large {
                 pending.fetch_sub(bytes, Ordering::Relaxed);
             };
             let result = data::copy(files, range.clone(), self.is_sparse, &context.pace, copied);
-            // Holes were not copied.
+            // Holes were not copied, so subtract their bytes here.
             pending.fetch_sub(len - seen.into_inner().min(len), Ordering::Relaxed);
             result?;
             if let Err(error) = copy.sync_data() {
@@ -222,7 +223,8 @@ impl Large {
         Ok(())
     }
 
-    /// Fails if the source is another version now. Then no later run can use the pieces.
+    /// Fails if the source has another version now, and discards the pieces, which no later run can
+    /// use.
     fn expect_unchanged(&self) -> Result<(), Failure> {
         let result = expect_unchanged(&self.source, self.version);
         if result.is_err() {

@@ -6,7 +6,7 @@
 //! - [`shares`]: the split of a copy over several hosts
 //! - [`outcome`]: counts, problems, progress
 //! - [`context`]: the options of a copy and its counters
-//! - `failure`, `pace`: failed operations, the limit of the rate
+//! - `failure`, `pace`: failed operations, the rate limit
 //! - `version`: the identity and the version of an open file
 //! - `attributes`: owners, modes, times, extended attributes
 //! - `data`, `verification`: the bytes of a range, and their comparison
@@ -20,7 +20,7 @@
 //! file system, and needs no cluster. It does not decide how results are shown.
 //!
 //! # Invariants
-//! - Every decision about an entry follows from one open descriptor, never from two looks at a
+//! - Every decision about an entry follows from one open descriptor, never from two lookups of a
 //!   path. The version of a file is compared before and after its bytes are read.
 //! - A name at the destination leads to the old entry or to a complete copy, at each moment.
 //! - No symbolic link is followed below the paths that the user has named.

@@ -1,9 +1,9 @@
 //! Hard links: which names of the source lead to the same file, and the links of their copies.
 //!
-//! The first name of a file is copied. Other names wait for it, and become links to its copy. An
-//! inode number is not enough to recognise a file: a file system uses the number of a removed file
-//! again. So a name is linked only if its file has also the version (length, times) of the file
-//! that was copied, and the copy is still the file that this run has written.
+//! The first name of a file is copied. Other names of the file wait for this copy, and become hard
+//! links to it. An inode number is not enough to recognise a file: a file system uses the number of
+//! a removed file again. So a name is linked only if its file also has the version (length, times)
+//! of the file that was copied, and the copy is still the file that this run has written.
 
 use crate::failure::Failure;
 use crate::plan::Version;
@@ -17,17 +17,18 @@ use std::fs::File;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 
-/// Maximum number of files with several names that are remembered at a time, with about 300 bytes
+/// Maximum number of files with several names that a run remembers at a time, with about 300 bytes
 /// each. A file is forgotten when all its names were found.
 const MOST_FILES: usize = 8 << 20;
-/// Maximum number of names that wait for the copy of their file.
+/// Maximum number of names of one file that wait for its copy.
 const MOST_WAITING: usize = 1 << 20;
 
 /// A copy that other names can be linked to.
 #[derive(Debug)]
 pub(crate) struct Finished {
     pub(crate) pair: usize,
-    /// The path of its directory below the directory that contains the top of the destination.
+    /// The path of the copy's directory, relative to the directory that contains the top of the
+    /// destination.
     pub(crate) directory: PathBuf,
     pub(crate) name: OsString,
     pub(crate) copy: Identity,
@@ -44,7 +45,7 @@ pub(crate) struct Waiting {
 #[derive(Debug)]
 struct Known {
     version: Version,
-    /// Names that were not found yet.
+    /// Number of names that the walk has not found yet.
     names_left: u64,
     /// `None` means that a thread copies the file.
     finished: Option<Arc<Finished>>,
@@ -56,7 +57,7 @@ struct Known {
 pub(crate) enum Claim {
     /// Copy the file, and call [`Links::finish`] or [`Links::fail`].
     Copy,
-    /// Nothing: the name waits.
+    /// Do nothing, because the name waits.
     Wait,
     /// Link the name to this copy.
     Link(Arc<Finished>),
@@ -73,8 +74,8 @@ fn key(version: Version) -> (u64, u64) {
 }
 
 impl Links {
-    /// Decides about a name of a file with `names` names. Takes the unit from `waiting` if the name
-    /// has to wait.
+    /// Decides what to do with a name of a file that has `names` names. Takes the value from
+    /// `waiting` if the name has to wait.
     pub(crate) fn claim(
         &self,
         version: Version,
@@ -97,7 +98,8 @@ impl Links {
             return Ok(Claim::Copy);
         };
         if known.version != version {
-            // Another file with the number of a removed one, or the same file with other bytes.
+            // Another file has the inode number of a removed file, or the same file has other bytes
+            // now.
             return Err(Failure::changed());
         }
         match &known.finished {
@@ -132,7 +134,8 @@ impl Links {
         waiting
     }
 
-    /// Forgets a file whose copy has failed. The first name that waited is copied next.
+    /// Forgets a file whose copy has failed, and returns the names that have waited for it. The
+    /// first of these names is copied next.
     pub(crate) fn fail(&self, version: Version) -> Vec<Waiting> {
         let mut files = self.files.lock().expect("no thread panics with this lock");
         files.remove(&key(version)).map(|it| it.waiting).unwrap_or_default()
@@ -147,7 +150,8 @@ impl Links {
     }
 }
 
-/// Creates a hard link to a copy. `top` contains the top of the destination of the first name.
+/// Creates a hard link to a copy. `top` is the directory that contains the top of the destination
+/// of the first name.
 pub(crate) fn link(
     directory: &Directory,
     name: &OsStr,

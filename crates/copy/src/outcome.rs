@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Maximum number of problems whose texts are kept. The count includes all problems.
+/// Maximum number of problems whose texts are stored. The count includes all problems.
 const MOST_PROBLEMS: usize = 1000;
 
 /// An entry that could not be copied, or not completely.
@@ -16,7 +16,7 @@ pub struct Problem {
     /// Path of the source. Control characters, backslashes and bytes that are not UTF-8 are
     /// escaped.
     pub path: String,
-    /// The reason.
+    /// The reason why the entry was not copied completely.
     pub problem: String,
 }
 
@@ -27,7 +27,7 @@ pub struct Outcome {
     pub is_dry_run: bool,
     /// Regular files that were copied.
     pub files: u64,
-    /// Directories.
+    /// Directories of the source.
     pub directories: u64,
     /// Symbolic links, hard links, FIFOs and devices that were copied.
     pub others: u64,
@@ -35,7 +35,7 @@ pub struct Outcome {
     pub skipped: u64,
     /// Bytes of files that were copied, without holes.
     pub bytes: u64,
-    /// Bytes that were compared with the source afterwards.
+    /// Bytes that were compared with the source after the copy.
     pub verified_bytes: u64,
     /// Number of problems.
     pub problem_count: u64,
@@ -45,7 +45,7 @@ pub struct Outcome {
     pub is_full: bool,
     /// Whether the copy ended early: the destination is full, or a file system was lost.
     pub has_ended_early: bool,
-    /// Duration.
+    /// Duration of the copy.
     pub seconds: f64,
 }
 
@@ -168,8 +168,8 @@ impl Progress {
             done => remaining as f64 * self.elapsed.as_secs_f64() / done as f64,
         };
         let bytes = self.pending_bytes as f64 / self.rate().max(1.0);
-        // While large files are being copied, the estimate uses their bytes: the entry count is a
-        // poor measure.
+        // While large files are being copied, the estimate uses their bytes, because the entry
+        // count is a poor measure.
         let seconds = if self.pending_bytes > 0 { bytes } else { entries };
         Duration::try_from_secs_f64(seconds).ok()
     }

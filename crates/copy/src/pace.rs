@@ -1,4 +1,4 @@
-//! The limit of the rate, for all threads together.
+//! The rate limit for all threads together.
 
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ pub(crate) struct Pace {
 }
 
 impl Pace {
-    /// `None` means no limit.
+    /// Creates a rate limit. `None` means no limit.
     pub(crate) fn new(bytes_per_second: Option<u64>) -> Self {
         Self { bytes_per_second, granted_until: Mutex::new(Instant::now()) }
     }
@@ -26,7 +26,8 @@ impl Pace {
         }
     }
 
-    /// Reserves the time of some bytes, and returns the delay until this time begins.
+    /// Reserves the time that `bytes` take at the rate, and returns the delay until this time
+    /// begins.
     fn reserve(&self, bytes: u64, rate: u64, now: Instant) -> Duration {
         let mut until = self.granted_until.lock().expect("no thread panics with this lock");
         let start = (*until).max(now);
@@ -46,7 +47,7 @@ mod tests {
         assert_eq!(pace.reserve(50, 100, now), Duration::ZERO);
         assert_eq!(pace.reserve(100, 100, now), Duration::from_millis(500));
         assert_eq!(pace.reserve(1, 100, now), Duration::from_millis(1500));
-        // Unused time is not saved up.
+        // Unused time of the past does not count.
         let later = now + Duration::from_secs(60);
         assert_eq!(pace.reserve(1, 100, later), Duration::ZERO);
     }

@@ -33,8 +33,8 @@ pub(crate) struct Partial {
 }
 
 impl Partial {
-    /// Opens the incomplete copy of `name`. If `resume` is false, or if it belongs to another
-    /// version of the source, a new one replaces it.
+    /// Opens the incomplete copy of `name`. If `resume` is false, or if the incomplete copy belongs
+    /// to another version of the source, a new incomplete copy replaces it.
     pub(crate) fn open(
         parent: &File,
         name: &OsStr,
@@ -111,21 +111,22 @@ impl Partial {
         written.map_err(Failure::of("write the list of finished pieces"))
     }
 
-    /// Removes list and copy, so that no later run uses the pieces. The caller reports an error.
+    /// Removes list and copy, so that no later run uses the pieces. The caller reports the error
+    /// that is the reason.
     pub(crate) fn discard(&self, parent: &File) {
         for name in [&self.list_name, &self.name] {
             let _ = unlinkat(parent, name, AtFlags::empty());
         }
     }
 
-    /// Removes the list, when the copy has its name.
+    /// Removes the list, after the copy has got its name.
     pub(crate) fn remove_list(&self, parent: &File) -> Result<(), Failure> {
         let removed = unlinkat(parent, &self.list_name, AtFlags::empty());
         removed.map_err(Failure::of("remove the list of finished pieces"))
     }
 }
 
-/// Whether no other user can read or write a file, by this name or another one.
+/// Whether no other user can read or write a file, by this name or another name.
 fn is_private(metadata: &Metadata) -> bool {
     metadata.is_file()
         && metadata.nlink() == 1
@@ -220,7 +221,7 @@ fn begin(
     list: &File,
 ) -> Result<Opened, Failure> {
     let failed = || Failure::of("write the list of finished pieces");
-    // The list must never describe another copy, also not after a power loss.
+    // The list must never describe another copy, not even after a power loss.
     list.set_len(0).and_then(|()| list.sync_all()).map_err(failed())?;
     match unlinkat(parent, copy_name, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => {}

@@ -1,4 +1,4 @@
-//! Names and pieces. Pure.
+//! The names of copies, and the pieces of large files. Pure.
 //!
 //! Owns the rule that gives each copy its path, and the pieces of large files. Also owns the list
 //! of finished pieces. A second run continues an interrupted copy by this list, and the hosts of
@@ -76,7 +76,7 @@ pub fn is_temporary_of(candidate: &OsStr, name: &OsStr) -> bool {
     candidate.as_bytes().starts_with(begin.as_bytes()) && is_temporary(candidate)
 }
 
-/// Returns whether a name is temporary: no later run continues this copy.
+/// Returns whether a name is temporary. No later run continues a copy with a temporary name.
 pub fn is_temporary(name: &OsStr) -> bool {
     is_reserved(name) && name.as_bytes().ends_with(b".tmp")
 }
@@ -137,9 +137,10 @@ pub struct Pair {
 
 /// Returns the path of each source's copy.
 ///
-/// One source gets the path of the destination itself, so that a second run with the same arguments
-/// continues the first. Several sources, and a file whose destination is a directory, get their own
-/// names below the destination. A `/` at the end of the destination asks for this too.
+/// The copy of a single source gets the path of the destination itself, so that a second run with
+/// the same arguments continues the first. Several sources, and a file whose destination is a
+/// directory, get their own names below the destination. A `/` at the end of the destination has
+/// the same effect for a single source.
 ///
 /// # Errors
 /// Returns `InvalidArgument` if a source has no name, or if two sources have the same name.

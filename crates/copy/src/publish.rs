@@ -1,8 +1,8 @@
 //! Temporary names of copies, and the step that gives a complete copy its name.
 //!
-//! A copy is written under a temporary name, so that no other name ever leads to a part of a file,
-//! and an entry that it replaces stays until then. The rename is checked: the temporary name must
-//! lead to the file that this run has written.
+//! A copy is written under a temporary name, so that no other name ever leads to a part of a file.
+//! An entry that the copy replaces stays until the copy is complete. The rename is checked: the
+//! temporary name must lead to the file that this run has written.
 
 use crate::context::Context;
 use crate::failure::Failure;
@@ -27,18 +27,19 @@ impl<'a> Temporary<'a> {
         Self { destination, name: context.temporary(name), is_in_place: false }
     }
 
-    /// Creates a regular file with this name. Only its owner may open it.
+    /// Creates a regular file with the temporary name. Only its owner may open it.
     pub(crate) fn create(&self) -> Result<File, Failure> {
         create(&self.destination.file, &self.name)
     }
 
-    /// Returns the entry with this name.
+    /// Returns the entry with the temporary name.
     pub(crate) fn open(&self) -> Result<Seen, Failure> {
         let seen = Seen::open(&self.destination.file, &self.name)?;
         seen.ok_or_else(|| Failure::because("create the copy", "another program has removed it"))
     }
 
-    /// Gives the copy its name. `replaces` means that an entry of this name may exist.
+    /// Gives the copy its final name `name`. `replaces` means that an entry with this name may
+    /// exist.
     pub(crate) fn put_in_place(
         mut self,
         copy: Identity,
@@ -54,7 +55,8 @@ impl<'a> Temporary<'a> {
 impl Drop for Temporary<'_> {
     fn drop(&mut self) {
         if !self.is_in_place {
-            // The caller reports the first error. A later run removes the rest.
+            // Ignore errors, because the caller reports the first error, and a later run removes
+            // the file.
             let _ = unlinkat(&self.destination.file, &self.name, AtFlags::empty());
         }
     }
@@ -67,7 +69,7 @@ pub(crate) fn create(parent: &File, name: &OsStr) -> Result<File, Failure> {
     file.map(File::from).map_err(Failure::of("create the copy"))
 }
 
-/// Renames an incomplete copy to its name.
+/// Renames an incomplete copy to its final name.
 pub(crate) fn put_in_place(
     destination: &Destination,
     incomplete: &OsStr,

@@ -30,7 +30,7 @@ const REPORT: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 struct Queue {
     work: Vec<Work>,
-    /// Threads that work on a unit, and may add others.
+    /// Number of threads that work on a unit, and may add further units.
     busy: usize,
     has_ended: bool,
 }
@@ -44,7 +44,7 @@ struct Run {
     changed: Condvar,
 }
 
-/// The directories around a source and its copy.
+/// The directories that contain a source and its copy.
 #[derive(Debug)]
 struct Top {
     parent: Arc<Directory>,
@@ -55,8 +55,8 @@ struct Top {
 /// Copies all pairs, or one part of them. Calls `report` each second and at the end.
 ///
 /// # Errors
-/// - `NotFound` or `Io` if a source or the directory of a destination cannot be opened. Nothing was
-///   copied then.
+/// - `NotFound` or `Io` if a source or the directory of a destination cannot be opened. In this
+///   case nothing was copied.
 /// - `InvalidArgument` if a destination is in a source, or a source is in its destination.
 /// - `Busy` if another copy to the same destination runs on this host.
 ///
@@ -76,7 +76,7 @@ pub fn copy(pairs: &[Pair], options: &Options, report: &dyn Fn(&Progress)) -> Re
         tops.iter().map(|it| destination(it).transpose()).collect::<std::io::Result<_>>()?;
     let walk = Walk { context: context.clone(), links: Links::default(), tops: destinations };
     let mut run = Run { walk, queue: Mutex::default(), changed: Condvar::new() };
-    // Directories that were opened must stay as they are.
+    // After an error, directories that were opened must stay unchanged.
     let locks = run.begin(&tops).inspect_err(|_| context.stop())?;
     std::thread::scope(|scope| {
         for _ in 0..options.threads.max(1) {
@@ -96,7 +96,7 @@ pub fn copy(pairs: &[Pair], options: &Options, report: &dyn Fn(&Progress)) -> Re
         }
     });
     drop(locks);
-    // Directories that were not finished report nothing: the copy has ended early then.
+    // Directories that were not finished report nothing, because the copy has then ended early.
     run.walk.links.forget();
     drop(run);
     for it in &tops {
@@ -108,17 +108,18 @@ pub fn copy(pairs: &[Pair], options: &Options, report: &dyn Fn(&Progress)) -> Re
     Ok(context.counters.outcome(options.is_dry_run, begin.elapsed()))
 }
 
-/// Allows as many open files as the system permits: each directory on the way to an entry is open.
+/// Allows as many open files as the system permits, because each directory on the path to an entry
+/// is open.
 fn raise_descriptor_limit() {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if current != maximum {
-        // With fewer descriptors only very deep trees fail, and report it.
+        // With fewer descriptors, only the copy of very deep trees fails, and reports a problem.
         let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
     }
 }
 
-/// Returns the pair with the directory to which a link leads, if its source ends with a slash. The
-/// copy keeps its name.
+/// If the source ends with a slash, replaces a link in the source by the directory to which it
+/// leads. The copy keeps its name.
 fn behind_link(pair: &Pair) -> Result<Pair> {
     let Pair { source, destination } = pair.clone();
     if !source.as_os_str().as_bytes().ends_with(b"/") {
@@ -174,7 +175,7 @@ fn create_directories(path: &Path, sync: bool) -> std::io::Result<()> {
     let missing: Vec<_> = path.ancestors().take_while(|it| !it.exists()).collect();
     std::fs::create_dir_all(path)?;
     for created in missing.iter().filter(|_| sync) {
-        // The entry of a new directory is in its parent.
+        // The entry of a new directory is in its parent, so sync the parent.
         if let Some(parent) = created.parent() {
             let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
             File::open(parent)?.sync_all()?;
@@ -200,7 +201,7 @@ fn named(path: &Path) -> impl Fn(Failure) -> Error {
     }
 }
 
-/// Opens the directories around a source and its copy.
+/// Opens the directories that contain a source and its copy.
 fn top(context: &Arc<Context>, number: usize, pair: &Pair) -> Result<Top> {
     let (source_parent, name) = parent_and_name(&pair.source);
     let (copy_parent, copy) = parent_and_name(&pair.destination);
@@ -239,7 +240,8 @@ fn top(context: &Arc<Context>, number: usize, pair: &Pair) -> Result<Top> {
     Ok(Top { parent, entry: Entry { name: name.to_owned(), copy_name }, kind })
 }
 
-/// Removes incomplete copies that killed runs have left beside the top, and syncs its directory.
+/// Removes incomplete copies that killed runs have left beside the top of the copy, and syncs the
+/// directory of the top.
 fn finish_top(context: &Context, top: &Top) -> std::result::Result<(), Failure> {
     let Some(destination) = top.parent.destination.as_ref() else { return Ok(()) };
     if context.options.is_dry_run || context.is_stopped() {

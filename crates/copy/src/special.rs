@@ -14,7 +14,8 @@ pub(crate) fn target(link: &Seen) -> Result<CString, Failure> {
     readlinkat(&link.file, "", Vec::new()).map_err(Failure::of("read the symbolic link"))
 }
 
-/// Copies an entry that is neither a directory nor a regular file. Returns its copy.
+/// Copies an entry that is neither a directory nor a regular file. Returns the identity of its
+/// copy.
 pub(crate) fn copy(
     directory: &Directory,
     entry: &Entry,

@@ -1,8 +1,8 @@
 //! Directories of the two trees, and the entries in them.
 //!
 //! Each unit of work below a directory holds an `Arc` of it. When the last unit ends, the directory
-//! is complete: its [`Drop`] sets its attributes and syncs it. Until then its descriptors stay
-//! open, so that no name is looked up twice.
+//! is complete, and its [`Drop`] sets the attributes of the copy and syncs it. Until then its
+//! descriptors stay open, so that no name is looked up twice.
 
 use crate::attributes;
 use crate::context::Context;
@@ -30,7 +30,7 @@ use std::sync::{Arc, Mutex};
 #[derive(Debug)]
 pub(crate) struct Directory {
     pub(crate) context: Arc<Context>,
-    /// `None` means that this is the directory that contains a source: it is not copied itself.
+    /// `None` means that this is the directory that contains a source, which is not copied itself.
     pub(crate) parent: Option<Arc<Directory>>,
     /// Number of the pair of source and destination.
     pub(crate) pair: usize,
@@ -41,9 +41,9 @@ pub(crate) struct Directory {
     /// The name of the copy, if it differs.
     pub(crate) copy_name: Option<OsString>,
     pub(crate) source: File,
-    /// The source before it was listed.
+    /// The attributes of the source before it was listed.
     pub(crate) before: Metadata,
-    /// `None`: it does not exist, in a dry run.
+    /// The copy of the directory. `None` means that it does not exist, in a dry run.
     pub(crate) destination: Option<Destination>,
     /// Whether an entry has failed. Then incomplete copies in the directory stay.
     pub(crate) has_failed: AtomicBool,
@@ -54,7 +54,7 @@ pub(crate) struct Directory {
 pub(crate) struct Destination {
     pub(crate) file: File,
     pub(crate) identity: Identity,
-    /// Whether this run has created it, so that nothing else is in it.
+    /// Whether this run has created the directory, so that it contains nothing else.
     pub(crate) is_new: bool,
     /// Whether new entries inherit an access control list.
     pub(crate) gives_lists: bool,
@@ -62,12 +62,12 @@ pub(crate) struct Destination {
     pub(crate) names: Option<FoldedNames>,
 }
 
-/// The names that this run has copied to a directory that ignores the case of letters. Without
-/// them, the second of two names that differ by case only would replace the copy of the first, and
-/// two directories would become one.
+/// The names that this run has copied to a directory that ignores the case of letters. Without this
+/// record, the second of two names that differ by case only would replace the copy of the first,
+/// and two directories would become one.
 #[derive(Debug, Default)]
 pub(crate) struct FoldedNames {
-    /// Each name, by its form in small letters. The mutex protects only this map.
+    /// Each name, by its form in lower case. The mutex protects only this map.
     names: Mutex<HashMap<String, OsString>>,
 }
 
@@ -89,12 +89,13 @@ impl FoldedNames {
     }
 }
 
-/// Whether a directory is known to ignore the case of letters in names. Others are not recognised:
-/// there the rename of a new entry refuses to replace another one.
+/// Whether a directory is known to ignore the case of letters in names. Other such directories are
+/// not recognised. In these, the rename of a new entry refuses to replace another entry.
 fn ignores_case(directory: &File) -> bool {
     /// `FS_CASEFOLD_FL`: ext4, f2fs and tmpfs have this flag for each directory.
     const CASEFOLD: u32 = 0x4000_0000;
-    /// FAT, exFAT, NTFS, CIFS, SMB and HFS+, from `magic.h` and the sources of Linux.
+    /// Magic numbers of FAT, exFAT, NTFS, CIFS, SMB and HFS+, from `magic.h` and the sources of
+    /// Linux.
     const KINDS: [u64; 7] =
         [0x4d44, 0x2011_bab0, 0x5346_544e, 0x7366_746e, 0xff53_4d42, 0xfe53_4d42, 0x482b];
     let has_flag = ioctl_getflags(directory).is_ok_and(|flags| flags.bits() & CASEFOLD != 0);
@@ -129,7 +130,7 @@ impl Directory {
         }
     }
 
-    /// This directory, its parent, and so on.
+    /// Returns this directory, its parent, and so on.
     pub(crate) fn ancestors(&self) -> impl Iterator<Item = &Self> {
         std::iter::successors(Some(self), |it| it.parent.as_deref())
     }
@@ -149,7 +150,8 @@ impl Directory {
         if !destination.is_new && !self.has_failed.load(Ordering::Relaxed) {
             remove_leftovers(&destination.file)?;
         }
-        // The attributes of the source may have been changed, but not its list of entries.
+        // A program may have changed the attributes of the source, but must not have changed its
+        // list of entries.
         let now = self.source.metadata().map_err(Failure::of("read the attributes"))?;
         attributes::copy(options, &self.source, &destination.file, &now, false)?;
         if options.sync {
@@ -201,10 +203,11 @@ pub(crate) fn open_named(path: &Path) -> Result<File, Failure> {
     opened.map(File::from).map_err(Failure::of("open the directory"))
 }
 
-/// Opens a directory below another one, without following any link. The path may be longer than
-/// the kernel allows in one call.
+/// Opens a directory below the directory `top`, without following any link. The path may be longer
+/// than the kernel allows in one call.
 pub(crate) fn open_below(top: &File, path: &Path) -> Result<File, Failure> {
-    /// Components in one call: with names of 255 bytes the path is below 4096 bytes.
+    /// Number of path components in one call. With names of 255 bytes, the path is below 4096
+    /// bytes.
     const STEP: usize = 15;
     let resolve = ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS);
     let open = |directory: &File, path: &Path| {
@@ -219,13 +222,13 @@ pub(crate) fn open_below(top: &File, path: &Path) -> Result<File, Failure> {
     Ok(directory)
 }
 
-/// Opens a directory by its name in another one.
+/// Opens a directory by its name in its parent.
 pub(crate) fn open_directory(parent: impl AsFd, name: &OsStr) -> rustix::io::Result<File> {
     openat(parent, name, DIRECTORY.union(OFlags::NOFOLLOW), Mode::empty()).map(File::from)
 }
 
-/// An entry that is open with `O_PATH`: it cannot be read yet, and no side effect of opening a
-/// device happens. While it is open, the file system does not use its inode for another file.
+/// An entry that is open with `O_PATH`. It cannot be read yet, and the open of a device has no side
+/// effect. While it is open, the file system does not use its inode for another file.
 #[derive(Debug)]
 pub(crate) struct Seen {
     pub(crate) file: File,
@@ -233,7 +236,7 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
-    /// Opens an entry without following a link. `None` means that it does not exist.
+    /// Opens an entry without following a link. `None` means that no entry has this name.
     pub(crate) fn open(parent: impl AsFd, name: &OsStr) -> Result<Option<Self>, Failure> {
         let flags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
         let file = match openat(parent, name, flags, Mode::empty()) {
@@ -277,7 +280,8 @@ pub(crate) fn file_type(metadata: &Metadata) -> FileType {
 
 /// Creates the copy of a directory, or opens it if it exists.
 pub(crate) fn create_directory(parent: &File, name: &OsStr) -> Result<Destination, Failure> {
-    // Others may enter only when the copy has the mode of its source, at the end.
+    // Other users may enter the directory only at the end, when the copy has the mode of its
+    // source.
     let is_new = match mkdirat(parent, name, Mode::RWXU) {
         Ok(()) => true,
         Err(Errno::EXIST) => false,
@@ -287,7 +291,8 @@ pub(crate) fn create_directory(parent: &File, name: &OsStr) -> Result<Destinatio
     Destination::new(file.map_err(Failure::of("open the directory of the copy"))?, is_new)
 }
 
-/// Returns up to `limit` entries of a directory, except for `.` and `..`. Fewer mean the end.
+/// Returns up to `limit` entries of a directory, except for `.` and `..`. Fewer entries mean that
+/// there are no more.
 pub(crate) fn list(
     stream: &mut rustix::fs::Dir,
     limit: usize,

@@ -1,9 +1,9 @@
 //! Compares the bytes of a copy with its source, as the file system has stored them.
 //!
-//! The kernel would answer from the pages that the copy has just written. So the copy is opened
-//! with `O_DIRECT`, which reads past these pages, and pages of the source are dropped first.
-//! File systems without `O_DIRECT` get advice to drop the pages of the copy instead. Caches of
-//! servers and disks stay in use.
+//! The kernel would return the cached pages that this process has just written. So the copy is
+//! opened with `O_DIRECT`, which bypasses these pages, and cached pages of the source are dropped
+//! first. File systems without `O_DIRECT` get advice to drop the pages of the copy instead. Caches
+//! of servers and disks stay in use.
 
 use crate::failure::Failure;
 use crate::version::Identity;
@@ -20,9 +20,10 @@ const BUFFER: usize = 4 << 20;
 /// Alignment of memory, positions and lengths for `O_DIRECT`, enough for all usual devices.
 const ALIGNMENT: usize = 4096;
 
-/// Opens a copy for comparison. `known` is the descriptor through which it was written.
+/// Opens a copy for comparison. `known` is the descriptor through which the copy was written.
 pub(crate) fn open(parent: &File, name: &OsStr, known: &File) -> Result<File, Failure> {
-    // Bytes that are not stored yet would be compared with the pages only.
+    // Without this sync, bytes that are not stored yet would be compared with the cached pages
+    // only.
     known.sync_data().map_err(Failure::of("sync"))?;
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let direct = openat(parent, name, flags | OFlags::DIRECT, Mode::empty());
@@ -41,8 +42,9 @@ pub(crate) fn open(parent: &File, name: &OsStr, known: &File) -> Result<File, Fa
     Ok(copy)
 }
 
-/// Fails at the first byte in `range` at which the copy differs. Passes the number of bytes of each
-/// part to `compared`. `copy` comes from [`open`]. The range begins at a multiple of the alignment.
+/// Fails at the first byte in `range` at which the copy differs from the source. Calls `compared`
+/// with the number of bytes of each part. `copy` comes from [`open`]. The range begins at a
+/// multiple of the alignment.
 pub(crate) fn compare(
     source: &File,
     copy: &File,
@@ -52,7 +54,7 @@ pub(crate) fn compare(
     debug_assert!(range.start.is_multiple_of(ALIGNMENT as u64), "an aligned range");
     let len = range.end.saturating_sub(range.start);
     let Some(some) = NonZeroU64::new(len) else { return Ok(()) };
-    // Advice is never an error that matters.
+    // Ignore errors, because this advice only affects cached pages.
     let _ = fadvise(source, range.start, Some(some), Advice::DontNeed);
     let _ = fadvise(copy, range.start, Some(some), Advice::DontNeed);
     let size = usize::try_from(len).unwrap_or(BUFFER).min(BUFFER).next_multiple_of(ALIGNMENT);
@@ -105,7 +107,8 @@ fn fill_blocks(file: &File, buffer: &mut [u8], at: u64) -> std::io::Result<usize
             Ok(count) => filled += count,
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
             Err(error) => {
-                // The blocks of this file system are larger than the alignment.
+                // The blocks of this file system are larger than the alignment, so continue without
+                // `O_DIRECT`.
                 let flags = fcntl_getfl(file)?;
                 if error.kind() != std::io::ErrorKind::InvalidInput
                     || !flags.contains(OFlags::DIRECT)

@@ -1,7 +1,7 @@
 //! Reads the identity and the version of an open file from its descriptor.
 //!
-//! Every decision of a copy compares these values, and never a path: a name may lead to another
-//! file at each look.
+//! Every decision of a copy compares these values, and never a path, because a name may lead to
+//! another file at each lookup.
 
 use crate::failure::Failure;
 use crate::plan::Version;
@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use std::fs::{File, Metadata};
 use std::os::unix::fs::MetadataExt;
 
-/// The file itself, whatever its name and contents.
+/// Identifies a file, independently of its name and contents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Identity {
     pub(crate) device: u64,
@@ -34,13 +34,13 @@ pub(crate) fn version_of(metadata: &Metadata) -> Version {
     }
 }
 
-/// Asks the file system for the present version. A network file system may otherwise answer from
+/// Asks the file system for the current version. A network file system may otherwise answer from
 /// attributes that it has cached before another host changed the file.
 pub(crate) fn present_version(file: &File) -> Result<Version, Failure> {
     let flags = AtFlags::EMPTY_PATH | AtFlags::STATX_FORCE_SYNC;
     let found = match statx(file, "", flags, StatxFlags::BASIC_STATS) {
         Ok(found) => found,
-        // A filter of system calls forbids `statx`.
+        // A system call filter forbids `statx`.
         Err(Errno::NOSYS | Errno::PERM) => {
             let metadata = file.metadata().map_err(Failure::of("read the attributes"))?;
             return Ok(version_of(&metadata));
@@ -56,7 +56,7 @@ pub(crate) fn present_version(file: &File) -> Result<Version, Failure> {
     })
 }
 
-/// Fails if a file is not the version that the copy began with.
+/// Fails if a file no longer has the version with which the copy began.
 pub(crate) fn expect_unchanged(file: &File, before: Version) -> Result<(), Failure> {
     match present_version(file)? == before {
         true => Ok(()),

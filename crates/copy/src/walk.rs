@@ -20,11 +20,11 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Entries of a directory that are listed at a time, so that a directory of any size needs little
-/// memory.
+/// Number of entries of a directory that a thread lists at a time, so that a directory of any size
+/// needs little memory.
 const BATCH: usize = 1024;
-/// Maximum depth of directories. Each has open descriptors. A path that the kernel accepts in one
-/// call has at most this depth.
+/// Maximum depth of directories. Each directory on the path has open descriptors. A path that the
+/// kernel accepts in one call has at most this depth.
 const MOST_LEVELS: usize = 2048;
 
 /// One unit of work.
@@ -110,7 +110,8 @@ impl Walk {
         Ok(vec![Work::List { directory, stream }])
     }
 
-    /// Lists the next entries. The rest of the directory is listed after these.
+    /// Lists the next entries. Threads list the rest of the directory after they have copied these
+    /// entries.
     pub(crate) fn list(
         &self,
         directory: Arc<Directory>,
@@ -127,7 +128,7 @@ impl Walk {
             let entry = Entry { copy_name: None, name };
             Work::Entry { parent: directory.clone(), entry, kind }
         };
-        // Threads take the last work first.
+        // Threads take the last unit first.
         let mut all: Vec<_> = entries?.into_iter().map(work).collect();
         if !is_end {
             all.insert(0, Work::List { directory, stream });
@@ -227,7 +228,7 @@ impl Walk {
         Ok(())
     }
 
-    /// Copies a file or another entry that is no directory.
+    /// Copies a file or another entry that is not a directory.
     fn content(
         &self,
         parent: &Arc<Directory>,
@@ -354,7 +355,7 @@ impl Walk {
     }
 }
 
-/// The units of a file that was begun: one for each thread that may work on it.
+/// Returns the units of a large file that was begun: one for each thread that may work on the file.
 fn as_work(copied: Copied) -> Vec<Work> {
     match copied {
         Copied::Complete(_) | Copied::Left => Vec::new(),
@@ -366,14 +367,14 @@ fn as_work(copied: Copied) -> Vec<Work> {
     }
 }
 
-/// Returns the work of names that have waited for another one.
+/// Returns the work of names that have waited for another name of their file.
 fn again(waiting: Vec<Waiting>) -> Vec<Work> {
     let work = |it: Waiting| Work::Entry { parent: it.parent, entry: it.entry, kind: it.kind };
     waiting.into_iter().map(work).collect()
 }
 
-/// Whether a former run has completed the copy: copies get their names when they are complete. The
-/// length and time show whether the source is still the same.
+/// Whether a previous run has completed the copy, and the source is still the same. Copies get
+/// their names only when they are complete, so the kind, length and time decide.
 fn is_complete(seen: &Seen, existing: &Seen) -> Result<bool, Failure> {
     let (source, copy) = (&seen.metadata, &existing.metadata);
     let is_equal = seen.kind() == existing.kind()
@@ -400,7 +401,8 @@ fn refuse_loop(parent: &Directory, source: Identity) -> Result<(), Failure> {
     }
 }
 
-/// Refuses a copy that is one of the sources above it, whose entries it would replace.
+/// Refuses a copy of a directory into this directory itself or into one of its ancestors in the
+/// source, whose entries the copy would replace.
 fn refuse_own_source(parent: &Directory, source: Identity, copy: Identity) -> Result<(), Failure> {
     let is_source = |it: &Directory| it.parent.is_some() && Identity::of(&it.before) == copy;
     match source == copy || parent.ancestors().any(is_source) {

@@ -185,7 +185,7 @@ fn copy_has_everything_of_its_source() {
     // The tree has 40 numbered files and two others. One of the files has three names.
     assert_eq!((outcome.files, outcome.directories, outcome.others), (42, 6, 5));
     assert_eq!(outcome.bytes, outcome.verified_bytes);
-    // A copy over the first replaces everything, also with other kinds of entries in the way.
+    // A second copy replaces everything, even entries of other kinds.
     fs::remove_file(site.copy("a/link")).unwrap();
     fs::write(site.copy("a/link"), "a file").unwrap();
     fs::write(site.copy("a/b/file-30"), "other contents").unwrap();
@@ -245,7 +245,7 @@ fn file_with_reserved_space_keeps_its_length_and_holes() {
     assert_eq!(fs::metadata(site.copy("kept")).unwrap().len(), 1 << 20);
 }
 
-/// Before the fix, the copy kept rights that the source does not give any more.
+/// An attribute that only the copy has may give rights that the source does not give any more.
 #[test]
 fn resumed_copy_removes_attributes_that_the_source_has_lost() {
     let site = Site::new();
@@ -267,7 +267,7 @@ fn resumed_copy_removes_attributes_that_the_source_has_lost() {
 }
 
 #[test]
-fn slash_after_a_link_names_the_directory_behind_it() {
+fn slash_after_a_link_selects_the_linked_directory() {
     let site = Site::new();
     fs::write(site.source("file"), "x").unwrap();
     let link = site.directory.path().join("link");

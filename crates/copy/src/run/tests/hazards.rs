@@ -26,7 +26,7 @@ fn symlinks_at_the_destination_are_not_followed() {
 }
 
 #[test]
-fn entries_that_cannot_be_copied_are_named() {
+fn entries_that_cannot_be_copied_are_reported() {
     let site = Site::new();
     let (reserved, _) = partial_names(OsStr::new("other"));
     for name in [OsStr::new("file"), OsStr::new("other"), &reserved] {
@@ -44,7 +44,7 @@ fn entries_that_cannot_be_copied_are_named() {
 }
 
 #[test]
-fn file_that_the_kernel_generates_is_named() {
+fn file_that_the_kernel_generates_is_reported() {
     let site = Site::new();
     let pair = Pair { source: "/proc/version".into(), destination: site.copy("version") };
     let outcome = copy(&[pair], &OPTIONS, &|_| ()).unwrap();

@@ -6,7 +6,7 @@ use crate::plan::{LARGE, PIECE, Version, list_head};
 use crate::version::version_of;
 
 #[test]
-fn large_file_continues_at_its_missing_pieces() {
+fn resumed_copy_of_a_large_file_copies_missing_pieces() {
     let site = Site::new();
     let len = LARGE + 5;
     let source = File::create(site.source("large")).unwrap();
