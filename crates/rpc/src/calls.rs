@@ -49,7 +49,7 @@ impl RunningCall {
         (operation != 0).then(|| Self { operation, message, target, begun_at: now() })
     }
 
-    /// Remembers the request with the times in its reply.
+    /// Stores the ended request with the times in its reply.
     pub(crate) fn end(self, is_failed: bool, times_us: Option<[u32; TIMES]>) {
         let Self { operation, message, target, begun_at } = self;
         let ended_at = now();

@@ -43,7 +43,8 @@ pub struct CallOptions {
     pub group: GroupId,
     /// The epoch of the group in the sender's cluster map.
     pub epoch: Epoch,
-    /// The sender, if it is the primary of a group. The router sets it.
+    /// The sender's group and epoch, if the sender is the primary of a group. The router sets this
+    /// field.
     pub sender: senders::Sender,
     /// Minimum version of the cluster map that the receiver must have to execute the request.
     pub lowest_map: MapVersion,
@@ -177,7 +178,7 @@ impl Connection {
         Err(last)
     }
 
-    /// Authenticates over a new socket.
+    /// Authenticates over a new socket, and starts the task that reads replies.
     async fn over(
         stream: TcpStream,
         address: &str,

@@ -56,7 +56,7 @@ pub(crate) const BULK_READ_AHEAD_BYTES: usize = 4096;
 /// Maximum bytes of replies that wait to be sent to one peer. Above this limit, the server reads no
 /// further request of the peer.
 pub(crate) const MAX_OUTBOX_BYTES: usize = 64 << 20;
-/// Pause before the first retry; it doubles with each further retry.
+/// Pause before the first retry. The pause doubles with each further retry.
 pub(crate) const FIRST_BACKOFF: Duration = Duration::from_millis(2);
 /// Longest pause before a retry to a target, and so the longest delay until a restarted server gets
 /// its next request.
@@ -83,7 +83,7 @@ pub(crate) const MAX_LINK_BYTES: u64 = 1 << 40;
 /// Maximum number of round trips in a link measurement. The measurement stores the time of each
 /// round trip.
 pub(crate) const MAX_ROUND_TRIPS: u64 = 10_000;
-/// Longest wait for the reply to one message of a measurement.
+/// Longest wait for the reply to one message of a link measurement.
 pub(crate) const LINK_PATIENCE: Duration = Duration::from_secs(60);
-/// Interval at which a measurement asks its caller whether to continue.
+/// Interval at which a link measurement asks its caller whether to continue.
 pub(crate) const LINK_LOOK: Duration = Duration::from_millis(100);

@@ -155,7 +155,7 @@ pub fn give(request: GiveData) -> Result<(GiveDataReply, Buf)> {
     Ok((GiveDataReply { checksums: checksums(data.bytes()) }, data))
 }
 
-/// One connection of a measurement.
+/// One connection of a link measurement.
 struct Stream {
     connection: Rc<Connection>,
     plan: LinkPlan,

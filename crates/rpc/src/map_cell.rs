@@ -18,7 +18,7 @@ pub struct MapCell {
     needed: AtomicU64,
     /// The node id of this process in the cluster; zero if it has none.
     node: AtomicU32,
-    /// Protects only the pointer; threads lock it to clone or replace the `Arc`.
+    /// The mutex protects only the pointer. Threads lock it to clone or replace the `Arc`.
     map: Mutex<Arc<ClusterMap>>,
     /// Notified after each change of the map.
     changed: SharedNotify,
@@ -28,9 +28,9 @@ pub struct MapCell {
 /// Counts of rare events in the communication with targets, over all threads of a process.
 #[derive(Debug, Default)]
 struct Traffic {
-    /// Retries of requests.
+    /// Number of request retries.
     retries: AtomicU64,
-    /// Connections that were opened.
+    /// Number of opened connections.
     connects: AtomicU64,
 }
 

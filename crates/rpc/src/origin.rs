@@ -23,7 +23,7 @@ static PROCESS: LazyLock<u64> = LazyLock::new(skep_env::random_u64);
 /// Number of operations to which this process has given a number.
 static OPERATIONS: AtomicU32 = AtomicU32::new(0);
 
-/// The operation that caused a request, as the header of the request has it.
+/// The operation that caused a request, as in the header of the request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Origin {
     /// User id plus one; zero means that no program caused the request.

@@ -27,7 +27,7 @@ static COUNT: AtomicUsize = AtomicUsize::new(0);
 /// An outage of a group.
 #[derive(Debug)]
 struct Outage {
-    /// Time of the first failure.
+    /// Time of the first failure of a request to the group.
     since: Duration,
     /// Number of requests to the group that are being retried.
     waiting: usize,
@@ -49,7 +49,8 @@ pub(crate) struct RepeatedRequest {
 }
 
 impl RepeatedRequest {
-    /// Records that an attempt has failed. Logs the outage once it lasts long enough.
+    /// Records that an attempt to send the request has failed. Logs the outage once it lasts long
+    /// enough.
     pub(crate) fn failed(&mut self, group: GroupId, error: &Error, now: Duration) {
         let mut failing = failing();
         if self.group != Some(group) {
@@ -166,7 +167,7 @@ pub(crate) struct ManagementOutage {
 }
 
 impl ManagementOutage {
-    /// Logs the first failure.
+    /// Logs the first failed heartbeat since the last reply of management.
     pub(crate) fn failed(&mut self, error: &Error) {
         if self.since.is_none() {
             self.since = Some(skep_env::now());
@@ -177,7 +178,7 @@ impl ManagementOutage {
         }
     }
 
-    /// Logs the first reply after a failure.
+    /// Logs the first reply of management after a failed heartbeat.
     pub(crate) fn answered(&mut self) {
         if let Some(since) = self.since.take() {
             let seconds = skep_env::now().saturating_sub(since).as_secs_f64();
