@@ -252,7 +252,7 @@ fn lock(path: &Path) -> Result<File> {
     let file_path = path.join(LOCK_FILE);
     let opened = OpenOptions::new().create(true).truncate(false).write(true).open(&file_path);
     let file = match opened {
-        // The lock also works on a file that is open for reading.
+        // On a read-only file system, lock a file that is open for reading.
         Err(error) if error.kind() == std::io::ErrorKind::ReadOnlyFilesystem => {
             File::open(&file_path)
         }

@@ -42,7 +42,7 @@ const AHEAD_BYTES: u64 = 32 << 20;
 /// each attempt, a file system that is full searches for all space that it could free, which is
 /// slow.
 const RETRY_ALLOCATION_BYTES: u64 = 1 << 20;
-/// Name of a segment file that is prepared but not in use yet.
+/// Name of a segment file that the log prepares and does not use yet.
 const NEXT_SEGMENT: &str = "next";
 
 /// An open log.
