@@ -100,7 +100,7 @@ record! {
     /// changes.
     #[derive(Copy)]
     pub struct RegionIdentity {
-        /// The file system.
+        /// Id of the cluster that owns the chunk file.
         pub cluster: ClusterId,
         /// The target that stores the chunk file.
         pub target: TargetId,
@@ -128,9 +128,11 @@ pub struct RegionHeader {
     pub synced: bool,
     /// Number of the target's start during which the page was last written.
     pub start: u64,
-    /// Epoch of the group at the last write. Zero as long as groups have only one member.
+    /// Epoch of the group at the last write of the region. Zero as long as groups have only one
+    /// member.
     pub epoch: Epoch,
-    /// Sequence number of the last write in its group. Zero as long as groups have only one member.
+    /// Log sequence number of the last write of the region in its group. Zero as long as groups
+    /// have only one member.
     pub lsn: Lsn,
 }
 
@@ -141,7 +143,7 @@ pub enum FoundPage {
     Blank,
     /// Header and checksums are valid.
     Whole(RegionHeader, Box<[u32; GRANULES]>),
-    /// Only the header is valid. The rest was torn by a power loss, or is damaged.
+    /// Only the header is valid. The rest of the page was torn by a power loss, or is damaged.
     Torn(RegionHeader),
     /// The header is damaged. No crash can cause this, because sector writes are atomic.
     Damaged(String),

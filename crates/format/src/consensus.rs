@@ -66,14 +66,14 @@ record! {
 choice! {
     /// Content of an entry of the replicated log.
     pub enum EntryContent {
-        /// Nothing: the first entry of a leader.
+        /// No content. The first entry of each leader is blank.
         Blank = 1,
         /// A command of the application.
         Command = 2 {
             /// The command, in the encoding of the application.
             command: Bytes,
         },
-        /// The members from this entry on.
+        /// The members of the log from this entry on.
         Members = 3 {
             /// The members.
             members: MembersRecord,

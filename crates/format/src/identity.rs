@@ -11,17 +11,17 @@ const MAGIC: [u8; 8] = *b"SKEPIDNT";
 const VERSION: u16 = 1;
 
 skep_types::byte_enum! {
-    /// Kind of a directory, by its content.
+    /// Kind of a directory of a service, by its content.
     pub enum DirectoryKind {
-        /// Management's state.
+        /// A directory with the state of management.
         Management = 1,
-        /// The node identity of a metadata service and its key to the cluster.
+        /// A directory with the node identity of a metadata service and its join token.
         MetadataNode = 2,
-        /// The node identity of a storage service and its key to the cluster.
+        /// A directory with the node identity of a storage service and its join token.
         StorageNode = 3,
-        /// A metadata target.
+        /// The directory of a metadata target.
         MetadataTarget = 4,
-        /// A storage target.
+        /// The directory of a storage target.
         StorageTarget = 5,
     }
 }
@@ -45,7 +45,7 @@ record! {
     pub struct Identity {
         /// Kind of the directory.
         pub kind: DirectoryKind,
-        /// The file system.
+        /// Id of the cluster to which the directory belongs.
         pub cluster: ClusterId,
         /// Random number drawn when the node was initialised.
         pub node_uuid: u128,

@@ -45,7 +45,7 @@ pub struct Record {
     /// Number of the last record of this log that was synced when this record was written. Each
     /// member of a group writes its own number here.
     pub synced: Lsn,
-    /// Content of the record.
+    /// Content of the record, in the encoding of the log's owner.
     pub payload: Vec<u8>,
 }
 

@@ -13,16 +13,16 @@ const MAGIC: [u8; 8] = *b"SKEPDIRT";
 const VERSION: u16 = 1;
 /// Length of the header including its padding, in bytes. The entries follow the header.
 const HEADER_BYTES: usize = 64;
-/// Length of one entry in bytes.
+/// Length of one entry of the dirty log, in bytes.
 pub const DIRTY_ENTRY_BYTES: usize = 32;
 
 record! {
     /// Identity of the target to which a dirty log belongs.
     #[derive(Copy)]
     pub struct DirtyLogHeader {
-        /// The file system.
+        /// Id of the cluster that owns the log.
         pub cluster: ClusterId,
-        /// The target.
+        /// Id of the target that owns the log.
         pub target: TargetId,
     }
 }
@@ -53,7 +53,7 @@ impl DirtyRegion {
     pub fn to_entry(&self) -> [u8; DIRTY_ENTRY_BYTES] {
         let mut w = Writer::new();
         self.encode(&mut w);
-        // Four zero bytes between region index and checksum.
+        // Four zero bytes lie between the region index and the checksum.
         0_u32.encode(&mut w);
         let crc = crc32c(&[&MAGIC[..], &w.finish()].concat());
         let mut entry = [0; DIRTY_ENTRY_BYTES];

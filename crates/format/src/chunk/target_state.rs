@@ -16,9 +16,10 @@ record! {
         pub boot_id: u128,
         /// Device number of the file system with the target's directory.
         pub device: u64,
-        /// Id of the mount of that file system. It differs after each mount.
+        /// Id of the mount of the file system with the target's directory. Each mount gets another
+        /// id.
         pub mount: u64,
-        /// Inode number of the directory. It differs if the directory was copied.
+        /// Inode number of the target's directory. A copy of the directory has another number.
         pub directory: u64,
     }
 }
