@@ -28,7 +28,8 @@ pub const MAX_CLIENTS: usize = 100_000;
 pub const MAX_MAP_BYTES: usize = 14 << 20;
 /// Maximum number of targets of one node. Each target has its own thread.
 pub const MAX_TARGETS_PER_NODE: usize = 256;
-/// Maximum number of members of a group: three copies, and one that replaces another.
+/// Maximum number of members of a group: three members, and a fourth while it replaces another
+/// member.
 pub const MAX_MEMBERS: usize = 4;
 /// Maximum value of the setting `metadata-copies`.
 pub const MAX_METADATA_COPIES: u16 = 3;

@@ -69,7 +69,7 @@ fn number<T: std::str::FromStr>(key: &str, text: &str) -> Result<T> {
     text.parse().map_err(|_| wrong(format!("{key}={text}: invalid number '{text}'")))
 }
 
-/// Returns `number`, which must not be zero.
+/// Returns `number`, or an error if it is zero.
 fn positive<T: Default + PartialEq>(word: &str, number: T) -> Result<T> {
     if number == T::default() {
         return Err(wrong(format!("{word}: expected at least 1")));

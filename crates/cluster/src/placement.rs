@@ -131,7 +131,7 @@ impl Candidates {
     }
 }
 
-/// Fitness of a group's primary target for new files, best first.
+/// How well a group's primary target can store new files, best first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Fitness {
     Normal,

@@ -10,9 +10,9 @@ use skep_types::{ClusterMap, NodeId, NodeKind, Target, TargetId, TargetKind};
 /// How much a problem hurts users.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// Operations work, but are slow or will soon fail.
+    /// Operations of users work, but are slow or will soon fail.
     Warning,
-    /// Operations fail or wait.
+    /// Operations of users fail or wait.
     Critical,
 }
 

@@ -29,7 +29,7 @@ use std::collections::BTreeMap;
 struct Contact {
     /// Time of the last heartbeat, in milliseconds. `None` means that the server has left.
     last_ms: Option<u64>,
-    /// Time of the last heartbeat, or of the clean end of the server, in milliseconds.
+    /// Time of the last heartbeat, or of the clean shutdown of the server, in milliseconds.
     silent_since_ms: u64,
     /// Whether no heartbeat of the node has arrived since the start of management. Then the node
     /// may be silent for longer than `silent_since_ms` shows.

@@ -27,7 +27,7 @@ pub enum Unit {
     Files,
     /// Feature level.
     Level,
-    /// One of several words. Each word has a number.
+    /// One of several words. Each word has a number, which is the value.
     Choice(&'static [(&'static str, u64)]),
 }
 

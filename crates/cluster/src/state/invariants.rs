@@ -6,7 +6,7 @@ use super::Durable;
 use crate::groups;
 use skep_types::{MapVersion, Node, NodeId, NodeKind, SHARD_COUNT, TargetId, TargetKind};
 
-/// Whether the keys are in strictly ascending order: sorted, without duplicates.
+/// Whether the keys are sorted in ascending order, without duplicates.
 fn rises<K: Ord>(keys: impl IntoIterator<Item = K>) -> bool {
     keys.into_iter().is_sorted_by(|first, second| first < second)
 }
