@@ -94,7 +94,7 @@ pub(crate) fn copy(
     futimens(destination, &times(metadata)).map_err(Failure::of("set the times of the copy"))
 }
 
-/// Ignores the error if the user is not root and may not set this group.
+/// Ignores the error of a change of owner if the user is not root and may not set the group.
 fn allowed(changed: rustix::io::Result<()>) -> Result<(), Failure> {
     match changed {
         Err(Errno::PERM | Errno::INVAL) if !is_root() => Ok(()),
@@ -239,7 +239,7 @@ pub(crate) fn are_extended_equal(source: &File, copy: &File) -> Result<bool, Fai
     Ok(true)
 }
 
-/// The access control list of an entry.
+/// Name of the extended attribute with the access control list of an entry.
 const LIST: &str = "system.posix_acl_access";
 
 /// Gives a FIFO, socket or device the access control list of its source. `path` and `source` are

@@ -25,7 +25,7 @@ pub struct Options {
     pub sync: bool,
     /// Dry run: count the entries, and copy nothing.
     pub is_dry_run: bool,
-    /// Leave out the contents of directories where another file system is mounted.
+    /// Skip the contents of directories where another file system is mounted.
     pub one_file_system: bool,
     /// Set owners and groups. Without root rights, only groups of the user can be set.
     pub owners: bool,

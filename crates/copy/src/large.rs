@@ -58,7 +58,7 @@ pub(crate) struct Large {
 /// The state of a regular file after the work of the thread that found it.
 #[derive(Debug)]
 pub(crate) enum Copied {
-    /// The copy has its name.
+    /// The copy is complete and has its final name.
     Complete(Identity),
     /// Threads copy the pieces of the file.
     Begun(Arc<Large>),
@@ -73,7 +73,7 @@ pub(crate) enum Step {
     More,
     /// Other threads copy the last pieces, or the file has failed.
     End,
-    /// The copy has its name.
+    /// The copy is complete and has its final name.
     Complete(Identity),
 }
 

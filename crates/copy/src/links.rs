@@ -52,14 +52,14 @@ struct Known {
     waiting: Vec<Waiting>,
 }
 
-/// The task of the caller for a name of a file.
+/// What the caller must do with a name of a file.
 #[derive(Debug)]
 pub(crate) enum Claim {
     /// Copy the file, and call [`Links::finish`] or [`Links::fail`].
     Copy,
     /// Do nothing, because the name waits.
     Wait,
-    /// Link the name to this copy.
+    /// Create the name as a hard link to this copy.
     Link(Arc<Finished>),
 }
 

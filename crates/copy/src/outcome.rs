@@ -39,11 +39,11 @@ pub struct Outcome {
     pub verified_bytes: u64,
     /// Number of problems.
     pub problem_count: u64,
-    /// The first problems.
+    /// The first problems, at most 1,000, sorted by path.
     pub problems: Vec<Problem>,
     /// Whether the copy ended early because the destination is full.
     pub is_full: bool,
-    /// Whether the copy ended early: the destination is full, or a file system was lost.
+    /// Whether the copy ended early, because the destination is full or a file system was lost.
     pub has_ended_early: bool,
     /// Duration of the copy.
     pub seconds: f64,
@@ -64,7 +64,7 @@ pub(crate) struct Counters {
     pub(crate) large: AtomicU64,
     /// Directories that the walk has found and not read yet.
     pub(crate) unread: AtomicU64,
-    /// Bytes of large files that have been begun and are not copied yet.
+    /// Number of bytes that are still to copy in the large files that are being copied.
     pub(crate) pending_bytes: AtomicU64,
     pub(crate) is_full: AtomicBool,
     pub(crate) has_ended_early: AtomicBool,
@@ -134,7 +134,7 @@ pub struct Progress {
     pub is_walking: bool,
     /// Bytes that were copied.
     pub bytes: u64,
-    /// Bytes of large files that have been begun and are not copied yet.
+    /// Number of bytes that are still to copy in the large files that are being copied.
     pub pending_bytes: u64,
     /// Number of problems.
     pub problems: u64,

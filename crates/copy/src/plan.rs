@@ -108,7 +108,7 @@ pub fn list_head(name: &OsStr, version: Version, copy_inode: u64) -> Vec<u8> {
         version.changed.1
     )
     .into_bytes();
-    // The name has no line feed in the list.
+    // Escape the name, so that it has no line feed in the list.
     line.extend(name.as_bytes().escape_ascii());
     line.push(b'\n');
     line

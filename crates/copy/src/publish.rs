@@ -90,7 +90,7 @@ pub(crate) fn put_in_place(
     } else {
         match renameat_with(parent, incomplete, parent, name, RenameFlags::NOREPLACE) {
             Ok(()) => {}
-            // The name was free a moment ago.
+            // The name was free when this run looked it up.
             Err(Errno::EXIST) => {
                 let reason = "another entry has this name at the destination now; \
                               names there may not differ by case only";

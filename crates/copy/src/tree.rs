@@ -45,7 +45,7 @@ pub(crate) struct Directory {
     pub(crate) before: Metadata,
     /// The copy of the directory. `None` means that it does not exist, in a dry run.
     pub(crate) destination: Option<Destination>,
-    /// Whether an entry has failed. Then incomplete copies in the directory stay.
+    /// Whether the copy of an entry has failed. If set, incomplete copies in the directory stay.
     pub(crate) has_failed: AtomicBool,
 }
 
@@ -56,7 +56,7 @@ pub(crate) struct Destination {
     pub(crate) identity: Identity,
     /// Whether this run has created the directory, so that it contains nothing else.
     pub(crate) is_new: bool,
-    /// Whether new entries inherit an access control list.
+    /// Whether new entries inherit an access control list from the directory.
     pub(crate) gives_lists: bool,
     /// The names of the copies, if the directory ignores the case of letters.
     pub(crate) names: Option<FoldedNames>,

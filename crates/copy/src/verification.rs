@@ -17,7 +17,7 @@ use std::os::unix::fs::FileExt;
 
 /// Length of one read. `O_DIRECT` needs multiples of the block size.
 const BUFFER: usize = 4 << 20;
-/// Alignment of memory, positions and lengths for `O_DIRECT`, enough for all usual devices.
+/// Alignment of memory, positions and lengths for `O_DIRECT`, enough for all common devices.
 const ALIGNMENT: usize = 4096;
 
 /// Opens a copy for comparison. `known` is the descriptor through which the copy was written.

@@ -23,7 +23,7 @@ impl Identity {
     }
 }
 
-/// Returns the version that attributes show.
+/// Returns the version of a file from its attributes.
 pub(crate) fn version_of(metadata: &Metadata) -> Version {
     Version {
         device: metadata.dev(),

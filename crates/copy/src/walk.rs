@@ -110,7 +110,7 @@ impl Walk {
         Ok(vec![Work::List { directory, stream }])
     }
 
-    /// Lists the next entries. Threads list the rest of the directory after they have copied these
+    /// Lists the next entries. Threads list the rest of the directory after they have taken these
     /// entries.
     pub(crate) fn list(
         &self,
