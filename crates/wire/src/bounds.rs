@@ -75,16 +75,16 @@ pub fn bounds(id: u16) -> Bounds {
     let from = |senders| Bounds { senders, ..usual };
     match id {
         bm::DiscardData::ID | st::WriteChunk::ID => Bounds { data_bytes: MAX_DATA_BYTES, ..usual },
-        // 256 targets, each with a problem of 240 characters.
+        // A heartbeat has at most 256 targets, each with a problem of 240 characters.
         mg::Heartbeat::ID => Bounds { body_bytes: 512 << 10, ..usual },
-        // 256 targets with paths of 1 KiB.
+        // A registration has at most 256 targets, each with a path of 1 KiB.
         mg::RegisterServer::ID => Bounds { body_bytes: 512 << 10, ..from(Senders::Services) },
         md::SetXattr::ID | il::WriteInline::ID => {
             Bounds { body_bytes: USUAL_BODY_BYTES + FIELDS_BYTES, ..usual }
         }
         md::Prepare::ID | md::Decide::ID | md::AskDecision::ID => from(Senders::Metadata),
         ls::AwaitLogSync::ID => from(Senders::Metadata),
-        // The longest record of a log.
+        // A log record of maximum length fits into one message.
         ls::ShipLog::ID => Bounds { body_bytes: MAX_BODY_BYTES, ..from(Senders::Metadata) },
         // The sender is no primary, so its request names no group.
         mg::AskTakeOver::ID => from(Senders::Services),
@@ -93,9 +93,9 @@ pub fn bounds(id: u16) -> Bounds {
             body_bytes: MAX_MEMBER_MESSAGE_BYTES + FIELDS_BYTES,
             ..from(Senders::Management)
         },
-        // 64 records with 64 requests each.
+        // A report has at most 64 records, each with 64 requests.
         tr::ReportTraces::ID => Bounds { body_bytes: 256 << 10, ..usual },
-        // 4,096 keys.
+        // A request has at most 4,096 keys.
         st::RemoveChunks::ID => Bounds { body_bytes: 128 << 10, ..from(Senders::Metadata) },
         _ => usual,
     }

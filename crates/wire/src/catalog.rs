@@ -10,7 +10,7 @@ use skep_types::codec::{Described, FieldDoc};
 /// Description of a request and its reply.
 #[derive(Debug, Clone, Copy)]
 pub struct Message {
-    /// Number in the frame header.
+    /// Number of the message in the frame header.
     pub id: u16,
     /// Name of the request.
     pub name: &'static str,

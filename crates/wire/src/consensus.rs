@@ -61,9 +61,9 @@ record! {
     pub struct MemberEntry {
         /// The node of the member.
         pub node: NodeId,
-        /// The addresses at which the other members reach it.
+        /// The addresses at which the other members reach this member.
         pub addresses: Vec<String>,
-        /// Whether the member votes. Otherwise it only receives the log.
+        /// Whether the member votes. If not set, the member only receives the log.
         pub is_voter: bool,
         /// Index of the last entry of the log that the member has stored. `None` means that the
         /// member has not answered since this leader was elected.
@@ -74,7 +74,7 @@ record! {
 record! {
     /// Reply to [`ListMembers`].
     pub struct MemberList {
-        /// The leader.
+        /// Node id of the leader.
         pub leader: NodeId,
         /// The leader's term.
         pub term: u64,

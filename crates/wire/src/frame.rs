@@ -18,7 +18,7 @@ pub const OLDEST_PROTOCOL: u16 = 1;
 /// Newest protocol version that this program supports.
 pub const NEWEST_PROTOCOL: u16 = 1;
 
-/// Flag of replies.
+/// Flag that marks a frame as a reply.
 pub const FLAG_REPLY: u16 = 1;
 /// Flag of requests whose effect must be durable on the device before the reply (`fsync`,
 /// `O_SYNC`).
@@ -27,7 +27,7 @@ pub const FLAG_DURABLE: u16 = 2;
 /// place of a copy of the request's fields ([`Header::set_times`]).
 pub const FLAG_TIMES: u16 = 4;
 const KNOWN_FLAGS: u16 = FLAG_REPLY | FLAG_DURABLE | FLAG_TIMES;
-/// Number of times in a reply.
+/// Number of stages whose times a reply contains.
 pub const TIMES: usize = 6;
 
 skep_types::record! {

@@ -57,7 +57,7 @@ record! {
     pub struct TargetReport {
         /// The target.
         pub target: TargetId,
-        /// Capacity of the target. Ignored if the target is down.
+        /// Capacity of the target. Management ignores the capacity of a target that is down.
         pub capacity: Capacity,
         /// Condition of the target, with the reason.
         pub health: TargetHealth,
@@ -313,7 +313,7 @@ record! {
     pub struct RemoveTarget {
         /// The target.
         pub target: TargetId,
-        /// Only check whether the removal is possible.
+        /// Whether management only checks that the removal is possible.
         pub is_dry_run: bool,
         /// The data of the target is lost. The target stays in the map, closed to new files, and
         /// requests for its files fail with `TargetLost`. Before this request, the target may be
@@ -328,13 +328,13 @@ record! {
     pub struct RemoveServer {
         /// The server.
         pub node: NodeId,
-        /// Only check whether the removal is possible.
+        /// Whether management only checks that the removal is possible.
         pub is_dry_run: bool,
     }
 }
 
 record! {
-    /// Gives a server another name.
+    /// Changes the name of a server.
     pub struct RenameServer {
         /// The server.
         pub node: NodeId,
@@ -344,7 +344,8 @@ record! {
 }
 
 record! {
-    /// Divides the virtual shards evenly among all metadata groups. Possible only once per cluster.
+    /// Divides the virtual shards evenly among all metadata groups. Management does this only once
+    /// per cluster.
     pub struct Format {}
 }
 

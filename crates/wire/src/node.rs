@@ -16,9 +16,10 @@ record! {
 record! {
     /// The log level of a process.
     pub struct LogLevel {
-        /// The current level.
+        /// The current log level.
         pub current: String,
-        /// The level of the settings. The service uses it after its next start.
+        /// The log level in the settings of the service, which the service uses after its next
+        /// start.
         pub configured: String,
     }
 }

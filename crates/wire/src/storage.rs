@@ -25,7 +25,7 @@ record! {
     pub struct WriteChunk {
         /// The chunk file.
         pub key: ChunkFileKey,
-        /// The stripe. The target stores it when it creates the chunk file.
+        /// Description of the stripe. The target stores it when it creates the chunk file.
         pub stripe: StripeHint,
         /// Offset of the data in the chunk file.
         pub offset: u64,
@@ -200,7 +200,8 @@ record! {
         pub from_offset: u64,
         /// The destination chunk file. The target creates it if it does not exist.
         pub to: ChunkFileKey,
-        /// The stripe of the destination. The target stores it when it creates the destination.
+        /// Description of the destination's stripe. The target stores it when it creates the
+        /// destination.
         pub stripe: StripeHint,
         /// Offset of the range in the destination.
         pub to_offset: u64,
@@ -239,7 +240,7 @@ record! {
     pub struct ChunkStat {
         /// Whether the chunk file exists.
         pub exists: bool,
-        /// Size in bytes.
+        /// Size of the chunk file in bytes.
         pub size: u64,
         /// Space allocated on disk, in bytes.
         pub allocated: u64,

@@ -18,7 +18,7 @@ record! {
 }
 
 record! {
-    /// A page of records.
+    /// Reply to [`ListTraces`]: a page of records.
     #[derive(Default)]
     pub struct TraceList {
         /// The records, the oldest first.
@@ -59,7 +59,7 @@ record! {
     pub struct TraceRecord {
         /// Trace id. Zero means none.
         pub trace: u128,
-        /// `mount`, `metadata`, `storage` or `management`.
+        /// The service that made the record: `mount`, `metadata`, `storage` or `management`.
         pub service: String,
         /// The target. Zero means that a mount or management recorded the operation.
         pub target: TargetId,
@@ -69,15 +69,16 @@ record! {
         pub user: Option<u32>,
         /// Kind of the operation or request, as in the label `operation` of metrics.
         pub operation: String,
-        /// The inode. Zero means none or several.
+        /// The inode of the operation. Zero means no inode or several.
         pub inode: InodeId,
-        /// Time of day at the end, in microseconds since 1970, by the clock of the process's host.
+        /// Time of day at the end of the operation, in microseconds since 1970, by the clock of the
+        /// process's host.
         pub ended_us: u64,
-        /// Duration in microseconds.
+        /// Duration of the operation in microseconds.
         pub duration_us: u64,
-        /// Time in each stage.
+        /// Time of the operation in each stage.
         pub stages: StageTimes,
-        /// Bytes of file data.
+        /// Bytes of file data that the operation read or wrote.
         pub bytes: u64,
         /// Whether the operation failed.
         pub is_failed: bool,
@@ -85,7 +86,7 @@ record! {
         pub is_slow: bool,
         /// The requests of the operation, if the process is a mount: at most 64.
         pub calls: Vec<TraceCall>,
-        /// Number of further requests that were left out.
+        /// Number of further requests of the operation that the record omits.
         pub calls_left_out: u32,
     }
 }
@@ -98,7 +99,7 @@ record! {
         pub message: u16,
         /// The target. Zero means the node itself.
         pub target: TargetId,
-        /// Time from the begin of the operation to the request, in microseconds.
+        /// Time from the beginning of the operation to the request, in microseconds.
         pub begin_us: u32,
         /// Time from the request to its reply, in microseconds.
         pub duration_us: u32,

@@ -23,7 +23,7 @@ record! {
 }
 
 record! {
-    /// The value for a timestamp of an inode.
+    /// The new value of a timestamp of an inode.
     #[derive(Copy)]
     pub struct SetTime {
         /// Whether the target uses its current time.
@@ -43,7 +43,7 @@ record! {
         pub permissions: Option<u32>,
         /// New user id of the owner.
         pub uid: Option<u32>,
-        /// New group id.
+        /// New id of the owning group.
         pub gid: Option<u32>,
         /// New project id.
         pub project: Option<u32>,

@@ -8,7 +8,7 @@ use skep_types::{
 };
 
 byte_enum! {
-    /// How a file is opened.
+    /// The mode in which a client opens a file.
     pub enum OpenMode {
         /// Do not open the file.
         No = 0,

@@ -91,7 +91,7 @@ record! {
         pub directory: InodeId,
         /// Name of the new entry.
         pub name: Bytes,
-        /// Target path of the link.
+        /// Target path of the symbolic link.
         pub link_target: Bytes,
         /// Permissions and owner of the link.
         pub new: NewInode,
@@ -223,7 +223,7 @@ record! {
         pub parent: InodeId,
         /// The entries in ascending order of their cursors.
         pub entries: Vec<DirectoryEntry>,
-        /// Whether the directory has no more entries after these.
+        /// Whether the directory has no more entries after the entries of this reply.
         pub end: bool,
     }
 }

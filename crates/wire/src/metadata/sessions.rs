@@ -61,7 +61,7 @@ record! {
     pub struct OpenedFile {
         /// The inode.
         pub inode: InodeId,
-        /// How the file is open.
+        /// The mode in which the file is open.
         pub open: OpenMode,
     }
 }

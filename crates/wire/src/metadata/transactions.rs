@@ -13,7 +13,7 @@ record! {
     pub struct TransactionId {
         /// The group that coordinates the transaction.
         pub coordinator: GroupId,
-        /// Number of the transaction. The coordinator never reuses it.
+        /// Number of the transaction. The coordinator never reuses the number.
         pub number: u64,
     }
 }
@@ -41,8 +41,8 @@ choice! {
             /// Default access control list for new entries. Empty if the directory has none.
             default_acl: Bytes,
         },
-        /// Increments the link count of an inode that is not a directory. Returns its new
-        /// attributes.
+        /// Increments the link count of an inode that is not a directory. Returns the new
+        /// attributes of the inode.
         AddLink = 2 {
             /// The inode.
             inode: InodeId,
