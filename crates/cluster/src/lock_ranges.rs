@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn unlock_in_the_middle_splits_and_equal_lock_joins_again() {
+    fn unlock_splits_a_range_and_an_equal_lock_merges_it_again() {
         let mut ranges = LockRanges::of([(0..100, 'x')]);
         ranges.set(40..60, None);
         assert_eq!(ranges.iter().collect::<Vec<_>>(), [(0..40, 'x'), (60..100, 'x')]);

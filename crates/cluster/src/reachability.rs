@@ -551,7 +551,7 @@ mod tests {
     }
 
     #[test]
-    fn capacity_pools_follow_bytes_and_inodes() {
+    fn capacity_pool_follows_from_free_bytes_and_inodes() {
         let check = |total_bytes, free_bytes, total_inodes, free_inodes, expected| {
             let total_capacity = Capacity { total_bytes, free_bytes, ..Capacity::default() };
             let capacity = Capacity { total_inodes, free_inodes, ..total_capacity };

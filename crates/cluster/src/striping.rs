@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn range_over_a_chunk_boundary_is_split_there() {
+    fn range_is_split_at_each_chunk_boundary() {
         let chunk = 64 << 10;
         let pattern = pattern(vec![component(0, chunk, 7..9)]);
         let all: Vec<Piece> = pieces(&pattern, chunk - 10..2 * chunk + 5).unwrap().collect();

@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flipped_bit_in_the_last_record_ends_the_log_there() {
+    fn flipped_bit_in_the_last_record_ends_the_log_before_it() {
         let (bytes, starts) = segment(|lsn| lsn - 1);
         for bit in starts[4] * 8..bytes.len() * 8 {
             let mut bytes = bytes.clone();

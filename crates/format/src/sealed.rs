@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn error_names_another_version() {
+    fn error_for_a_record_of_another_version_names_the_version() {
         let error = open::<u32>(MAGIC, 1, &seal(MAGIC, 7, &1_u32)).unwrap_err();
         assert_eq!(error.code(), ErrorCode::Unsupported);
         assert!(error.context().contains("version 7"), "{error}");

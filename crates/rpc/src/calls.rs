@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn requests_of_one_operation_are_found_among_others() {
+    fn only_requests_of_the_operation_are_returned() {
         let begun_at = now();
         for number in 0..REMEMBERED * 2 {
             let operation = if number % 16 == 0 { 7 } else { 8 };

@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn peers_need_the_map_in_which_a_target_is_lost() {
+    fn peers_must_have_the_map_in_which_a_target_is_lost() {
         let cell = MapCell::new(map(4, Consistency::Good), NodeId::new(1));
         cell.update(map(5, Consistency::Good));
         assert_eq!(cell.needed(), MapVersion::new(0));

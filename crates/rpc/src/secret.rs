@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn id_survives_text_and_reveals_no_secret() {
+    fn secret_id_survives_formatting_and_reveals_no_secret() {
         let secret = Secret::generate();
         let id = secret.id();
         assert_eq!(id.to_string().parse::<SecretId>().unwrap(), id);

@@ -275,7 +275,7 @@ fn target_is_reached_at_its_second_address() {
 
 /// A stopped process at the first address must not cost five seconds at each connection.
 #[test]
-fn management_is_found_beside_a_stopped_process() {
+fn management_is_reached_despite_a_stopped_first_process() {
     block_on(async {
         let secret = Secrets::generate();
         let (stopped, serving) = (service(&secret, Serves::Nothing), service(&secret, Serves::All));

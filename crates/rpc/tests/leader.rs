@@ -135,7 +135,7 @@ fn each_member_is_asked_until_one_is_the_leader() {
 }
 
 #[test]
-fn stopped_leader_delays_a_request_by_the_stagger_only() {
+fn request_goes_to_another_member_if_the_leader_is_stopped() {
     block_on(async {
         let secrets = Secrets::generate();
         let stopped = member(&secrets, Role::Stopped);

@@ -254,7 +254,7 @@ fn clients_cannot_send_requests_reserved_for_services() {
 }
 
 #[test]
-fn a_request_beyond_its_bound_ends_the_connection() {
+fn request_longer_than_its_limit_ends_the_connection() {
     block_on(async {
         for (body_bytes, data_bytes) in [(65_537, 0), (0, 1), (0, 4 << 20)] {
             let secret = Secrets::generate();

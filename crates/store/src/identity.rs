@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn damaged_record_is_named_in_the_error() {
+    fn error_for_a_damaged_identity_record_names_the_file() {
         let dir = tempfile::tempdir().unwrap();
         drop(Directory::initialise(dir.path(), identity(1)).unwrap());
         let file = dir.path().join(IDENTITY_FILE);

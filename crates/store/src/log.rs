@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn segment_of_an_older_epoch_is_damage() {
+    fn segment_of_an_older_epoch_is_reported_as_damage() {
         let directory = tempfile::tempdir().unwrap();
         fill(directory.path(), 5, SEGMENT_BYTES as usize / 4);
         let path = segment_path(directory.path(), Lsn::new(5));

@@ -61,7 +61,7 @@ fn new_servers_and_targets_get_ids_names_and_groups() {
 }
 
 #[test]
-fn the_same_registration_again_changes_nothing() {
+fn repeated_registration_of_a_server_changes_nothing() {
     let mut state = cluster();
     let command = server(TargetKind::Storage, 1, &[11, 12]);
     let first = state.apply(&command).unwrap();
@@ -120,7 +120,7 @@ fn unknown_ids_are_refused_and_change_nothing() {
 }
 
 #[test]
-fn removed_server_that_registers_again_is_told_the_remedy() {
+fn error_for_a_removed_server_names_the_remedy() {
     let mut state = cluster();
     let foreign = registration(TargetKind::Storage, 77, &[]);
     let node = state.apply(&Command::RegisterServer(foreign.clone())).unwrap().node;

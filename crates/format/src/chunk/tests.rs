@@ -69,7 +69,7 @@ fn bytes_of_version_1_are_stable() {
 }
 
 #[test]
-fn flipped_bit_is_reported_for_its_part_of_the_page() {
+fn read_of_a_page_reports_the_part_with_a_flipped_bit() {
     let page = header().to_page(&checksums());
     for bit in 0..page.len() * 8 {
         let mut bad = page;

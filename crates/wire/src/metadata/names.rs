@@ -234,7 +234,7 @@ mod tests {
     use skep_types::Timestamp;
 
     #[test]
-    fn directory_is_added_to_each_reply_about_names() {
+    fn directory_attributes_are_added_to_replies_about_names() {
         let (inode, kind) = (InodeId::new(9), FileKind::Directory);
         let attributes = Attributes::new(inode, kind, 0o755, Timestamp::default());
         let mut names = NamesReply { directory: None }.to_bytes();

@@ -180,7 +180,7 @@ fn random_robin_starts_at_any_of_its_targets() {
 }
 
 #[test]
-fn choosers_use_returned_targets_again() {
+fn choosers_use_targets_again_after_these_return() {
     let full = map(&[4, 4]);
     let mut without = full.clone();
     without.targets[2].reachability = Reachability::Offline;

@@ -110,7 +110,7 @@ fn pieces_that_another_user_may_have_written_are_not_used() {
 }
 
 #[test]
-fn wrong_bytes_of_a_former_run_are_found_and_discarded() {
+fn wrong_bytes_of_a_previous_run_are_discarded() {
     let site = Site::new();
     plant_incomplete(&site, &large_source(&site));
     let resume = Options { resume: true, ..OPTIONS };
@@ -123,7 +123,7 @@ fn wrong_bytes_of_a_former_run_are_found_and_discarded() {
 }
 
 #[test]
-fn large_file_in_use_by_another_run_is_left_alone() {
+fn large_file_that_another_run_copies_is_not_copied() {
     let site = Site::new();
     plant_incomplete(&site, &large_source(&site));
     let (_, list) = partial_names(OsStr::new("large"));
