@@ -61,8 +61,8 @@ impl Candidates {
         }
         let best = by_fitness.keys().next().copied();
         // Groups with little free space follow those with enough. Groups that are unfit for new
-        // files are used only if there are no other groups, since a file on unfit groups is better
-        // than a file that cannot be written.
+        // files are used only if there are no other groups. A file on unfit groups is better than a
+        // file that cannot be written.
         let usable = |fitness: &Fitness| *fitness <= Fitness::Low || Some(*fitness) == best;
         let tiers = by_fitness.into_iter().filter(|(fitness, _)| usable(fitness));
         let domain_of = |node| map.node(node).map_or("", |node| node.domain.as_str());

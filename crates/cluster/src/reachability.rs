@@ -6,7 +6,7 @@
 //! `ProbablyOffline`, because management has no evidence either way. Times are milliseconds of a
 //! clock that never goes back and that continues while the host is suspended.
 //!
-//! Does not own the publication of maps: the methods return whether a change justifies a new map.
+//! Does not own the publication of maps. The methods return whether a change justifies a new map.
 //!
 //! # Invariants
 //! - A node that has left (no time of its last heartbeat) is `Offline`.
@@ -177,8 +177,8 @@ impl SoftState {
         Some(map.total_capacity(|target| capacity(target).unwrap_or_default()))
     }
 
-    /// Records that a server leaves: the server is `Offline` at once. Returns whether it was not
-    /// `Offline` before.
+    /// Records that a server leaves. The server is then `Offline` at once. Returns whether it was
+    /// not `Offline` before.
     pub fn record_leave(&mut self, now_ms: u64, node: NodeId) -> bool {
         let contact = Contact {
             last_ms: None,

@@ -3,9 +3,9 @@
 //! state.
 //!
 //! Owns the identity of nodes and targets (an id belongs to one uuid for ever). Does not own
-//! reachability and free space: they are soft state ([`crate::reachability`]), which management
-//! adds to the map before it publishes the map. Does not own the map version either: management
-//! assigns one to each published map ([`crate::versions`]).
+//! reachability and free space. They are soft state ([`crate::reachability`]), which management
+//! adds to the map before it publishes the map. Does not own the map version either. Management
+//! assigns a version to each published map ([`crate::versions`]).
 //!
 //! # Invariants
 //! - All lists are in strictly ascending order of their ids. Every id is below the next id of its

@@ -3,9 +3,9 @@
 //! A version is `starts << 40 | count`. `starts` counts the `Start` commands in management's log. A
 //! management process proposes a `Start` before it publishes maps, so its number of starts is
 //! durable and belongs to no other process. `count` is zero for the first map with a number of
-//! starts, and one higher for each later map. So two maps never share a version, and every map of a
-//! process has a higher version than all maps of earlier processes, although management logs no
-//! version. If a process was stopped and continues while its successor runs, all versions that it
+//! starts, and one higher for each later map. So two maps never share a version, although
+//! management logs no version. Every map of a process has a higher version than all maps of earlier
+//! processes. If a process was stopped and continues while its successor runs, all versions that it
 //! publishes are lower than the successor's versions.
 //!
 //! Does not own the number of starts: it is in [`crate::ClusterState`].

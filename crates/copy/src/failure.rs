@@ -43,7 +43,7 @@ impl Failure {
     }
 }
 
-/// Returns a path as one line of text from which the exact bytes can be read: control characters,
+/// Returns a path as one line of text from which the exact bytes can be read. Control characters,
 /// backslashes and bytes that are not UTF-8 are escaped. A name can therefore not send commands to
 /// the terminal, and two different names never look the same.
 pub(crate) fn shown(path: &Path) -> String {

@@ -80,9 +80,9 @@ fn copy_bytes(directory: &Directory, files: Files<'_>, version: Version) -> Resu
 }
 
 /// Compares a copy of a previous run with its source, if the user asks for this, and sets the
-/// attributes of the copy if they differ. Returns `false` if the file must be copied again, because
-/// the attributes differ and the copy may be a file of another user or of another copy (`is_own` is
-/// false).
+/// attributes of the copy if they differ. Returns `false` if the file must be copied again. This is
+/// so if the attributes differ and the copy may be a file of another user or of another copy
+/// (`is_own` is false).
 pub(crate) fn check_existing(
     directory: &Directory,
     entry: &Entry,

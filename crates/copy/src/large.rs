@@ -2,7 +2,7 @@
 //!
 //! The pieces are written to an incomplete copy next to the final name. After the sync of a piece,
 //! its number is added to a list in another file. A run that continues the copy copies only the
-//! pieces that are not listed, if the list belongs to the same version of the source and to this
+//! pieces that are not listed. The list must belong to the same version of the source and to this
 //! incomplete copy. The thread of the last piece sets the attributes, and gives the copy its name.
 //!
 //! # Hazard: a failed write that another thread sees

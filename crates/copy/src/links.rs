@@ -1,9 +1,10 @@
 //! Hard links: which names of the source lead to the same file, and the links of their copies.
 //!
 //! The first name of a file is copied. Other names of the file wait for this copy, and become hard
-//! links to it. An inode number is not enough to recognise a file: a file system uses the number of
-//! a removed file again. So a name is linked only if its file also has the version (length, times)
-//! of the file that was copied, and the copy is still the file that this run has written.
+//! links to it. An inode number is not enough to recognise a file, because a file system reuses the
+//! number of a removed file. So a name is linked only if its file also has the version (length,
+//! times) of the file that was copied. Also, the copy must still be the file that this run has
+//! written.
 
 use crate::failure::Failure;
 use crate::plan::Version;
@@ -52,7 +53,7 @@ struct Known {
     waiting: Vec<Waiting>,
 }
 
-/// What the caller must do with a name of a file.
+/// The task of the caller for a name of a file.
 #[derive(Debug)]
 pub(crate) enum Claim {
     /// Copy the file, and call [`Links::finish`] or [`Links::fail`].

@@ -157,7 +157,7 @@ impl Progress {
     }
 
     /// Returns the time left at the mean rates until now. `None` means that the time cannot be
-    /// estimated yet: the walk is still running, or nothing is complete.
+    /// estimated yet, because the walk is still running or nothing is complete.
     pub fn time_left(&self) -> Option<Duration> {
         let remaining = self.found.saturating_sub(self.done + self.problems);
         if self.is_walking || (self.done == 0 && self.bytes == 0) {

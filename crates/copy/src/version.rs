@@ -56,7 +56,7 @@ pub(crate) fn present_version(file: &File) -> Result<Version, Failure> {
     })
 }
 
-/// Fails if a file no longer has the version with which the copy began.
+/// Fails if a file does not have the version `before` any more.
 pub(crate) fn expect_unchanged(file: &File, before: Version) -> Result<(), Failure> {
     match present_version(file)? == before {
         true => Ok(()),

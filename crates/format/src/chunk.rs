@@ -139,7 +139,7 @@ pub struct RegionHeader {
 /// Result of reading a region page: its valid parts.
 #[derive(Debug)]
 pub enum FoundPage {
-    /// The page contains only zeros: it was never written, or a power loss destroyed it.
+    /// The page contains only zeros. It was never written, or a power loss destroyed it.
     Blank,
     /// Header and checksums are valid.
     Whole(RegionHeader, Box<[u32; GRANULES]>),

@@ -5,11 +5,11 @@
 //! `docs/format/metadata-log.md` shows the layout.
 //!
 //! # Crash rule
-//! A record is valid if its checksum matches, its number follows the number of the previous record,
-//! and its group epoch is not lower than that of the previous record. After a power loss, any
-//! unsynced part may be missing, even if later parts are present. Each record therefore contains
-//! the number of the last record that was synced when it was written. A gap at or before the
-//! highest such number is damage, which is an error. A gap after that number is the end of the log.
+//! A record is valid if its checksum matches, its number follows the previous number, and its group
+//! epoch is not lower than the previous epoch. After a power loss, any unsynced part may be
+//! missing, even if later parts are present. Each record therefore contains the number of the last
+//! record that was synced when it was written. A gap at or before the highest such number is
+//! damage, which is an error. A gap after that number is the end of the log.
 
 use skep_types::codec::{Codec, Reader, Writer, crc32c};
 use skep_types::{ClusterId, Epoch, Error, ErrorCode, Lsn, Result, TargetId};
@@ -17,8 +17,8 @@ use skep_types::{ClusterId, Epoch, Error, ErrorCode, Lsn, Result, TargetId};
 /// Number of bytes before the payload of a record.
 pub const RECORD_HEADER_BYTES: usize = 40;
 /// Maximum length of a payload. Writers must not exceed it, because a reader treats a greater
-/// length as damage. A record of this length fits into the body of one frame of the protocol, so
-/// that the members of a group can send their records to each other.
+/// length as damage. A record of this length fits into the body of one frame of the protocol. So
+/// the members of a group can send their records to each other.
 pub const MAX_PAYLOAD_BYTES: usize = 15 << 20;
 /// The first bytes of each record. The last of these bytes is the version of the layout.
 const MAGIC: u32 = u32::from_le_bytes(*b"SKL2");

@@ -59,7 +59,7 @@ impl Drop for Ticket {
 }
 
 /// Returns the network against whose limit a handshake counts: an IPv4 address, or the first 64
-/// bits of an IPv6 address, since a host usually has all addresses that begin with them.
+/// bits of an IPv6 address. A host usually has all IPv6 addresses that begin with the same 64 bits.
 fn network(stream: &TcpStream) -> IpAddr {
     let address = stream.peer_address().map(|it| it.ip().to_canonical());
     match address {

@@ -31,7 +31,8 @@ async fn send<M: Codec>(stream: &TcpStream, header: &Header, message: &M) -> Res
 
 async fn refuse(stream: &TcpStream, request: &Header, error: &Error) {
     let header = Header { status: error.code() as u16, ..request.reply() };
-    // Ignore errors: the peer may have disconnected, and the caller refuses it in any case.
+    // Ignore errors, because the peer may have disconnected, and the caller refuses the peer in any
+    // case.
     let _ = send(stream, &header, &error.context().to_owned()).await;
 }
 

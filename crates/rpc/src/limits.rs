@@ -44,7 +44,7 @@ pub(crate) const REFUSAL_LOG_INTERVAL: Duration = Duration::from_secs(1);
 pub(crate) const COMPLAINT_INTERVAL: Duration = Duration::from_secs(5);
 /// Maximum length, in characters, of a peer's text in an error.
 pub(crate) const MAX_PEER_TEXT: usize = 1000;
-/// Size of the read-ahead buffer of a connection: it holds hundreds of metadata requests.
+/// Size of the read-ahead buffer of a connection. The buffer holds hundreds of metadata requests.
 pub(crate) const READ_AHEAD_BYTES: usize = 64 << 10;
 /// After a frame with at least this much bulk data, the receiver reads only
 /// [`BULK_READ_AHEAD_BYTES`] ahead. Copying a full read-ahead buffer would be expensive compared
@@ -70,7 +70,7 @@ pub(crate) const CLIENT_JOIN_PAUSE: Duration = Duration::from_millis(250);
 /// Longest wait for a reply of management before the sender retries the request. A reply needs only
 /// memory accesses and one small sync.
 pub(crate) const MANAGEMENT_DEADLINE: Duration = Duration::from_secs(5);
-/// Duration of a long poll: management holds a node's request for a newer map for almost this time.
+/// Duration of a long poll. Management holds a node's request for a newer map for almost this time.
 pub(crate) const LONG_POLL: Duration = Duration::from_secs(30);
 /// Time for which a starting service with a cached map waits for management. A running management
 /// process replies with a newer map within milliseconds.

@@ -1,5 +1,5 @@
-//! The newest cluster map of a process, which all its threads share, and the numbers that belong to
-//! it: the process's node id, and the map version that receivers must have.
+//! The newest cluster map of a process, which all its threads share. Also the process's node id,
+//! and the map version that receivers must have.
 //!
 //! Does not own the requests to management that get newer maps ([`crate::membership`]).
 
@@ -46,10 +46,9 @@ impl skep_metrics::Source for MapCell {
 impl MapCell {
     /// Creates a cell with an initial map and the process's node id.
     ///
-    /// If a target is lost in the initial map, the cell requires no version from its peers, since
-    /// it does not know in which version the target was lost. While management is away, each
-    /// service starts with its own cached map, and peers with an older map would have to refuse its
-    /// requests.
+    /// If a target is lost in the initial map, the cell requires no version from its peers. It does
+    /// not know in which version the target was lost. While management is away, each service starts
+    /// with its own cached map, and peers with an older map would have to refuse its requests.
     pub fn new(map: ClusterMap, node: NodeId) -> Arc<Self> {
         Arc::new(Self {
             version: AtomicU64::new(map.version.raw()),

@@ -7,8 +7,8 @@
 //! between the mount and the connection need not pass the origin on.
 //!
 //! # Trace ids
-//! The lowest 32 bits of a trace id are the number of the operation in its process, and the highest
-//! 64 bits a random number of the process. `docs/design/0023-traces.md` describes their use.
+//! The lowest 32 bits of a trace id are the number of the operation in its process. The highest 64
+//! bits are a random number of the process. `docs/design/0023-traces.md` describes their use.
 
 use skep_types::codec::crc32c;
 use skep_wire::frame::Header;

@@ -1,5 +1,5 @@
-//! Logs peers that do not answer: the peer, the time without an answer, the number of requests that
-//! wait for the peer, and the end of the outage.
+//! Logs outages of peers. A log line names the peer, the time without an answer, and the number of
+//! requests that wait for the peer. Another line reports the end of the outage.
 //!
 //! Owns the list of the groups to which requests fail. All threads of the process share the list,
 //! so that each outage has one line at its start and one at its end. Does not own the retries

@@ -104,7 +104,7 @@ impl Router {
         self.own.as_ref().map_or(Ok(Sender::default()), |own| own.sender(&self.map()))
     }
 
-    /// Raises the needed map version: targets must not execute later requests of this process under
+    /// Raises the needed map version. Targets must not execute later requests of this process under
     /// an older map.
     pub fn need(&self, version: MapVersion) {
         self.cell.need(version);
@@ -272,7 +272,8 @@ impl Router {
         options.group = group;
         options.epoch = entry.epoch;
         options.sender = self.sender()?;
-        // Metadata targets need no map version: they fence removed clients by their sessions.
+        // Metadata targets need no map version, because they fence removed clients by their
+        // sessions.
         if entry.kind == TargetKind::Storage {
             options.lowest_map = options.lowest_map.max(self.cell.needed());
         }

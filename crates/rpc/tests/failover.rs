@@ -1,6 +1,6 @@
-//! Fail-over of calls under way, over real sockets: a newer cluster map names another primary,
-//! while the process of the previous primary is stopped, so that its connections stay open. Also
-//! the choice among several addresses of management.
+//! Fail-over of calls under way, over real sockets. A newer cluster map names another primary,
+//! while the process of the previous primary is stopped and its connections stay open. Also the
+//! choice among several addresses of management.
 
 #![allow(clippy::unwrap_used, reason = "a test fails at an unexpected result")]
 
@@ -81,7 +81,7 @@ struct Service {
     received: Rc<RefCell<Vec<Header>>>,
 }
 
-/// What a service does with a connection.
+/// The reaction of a service to a connection.
 #[derive(Clone, Copy, PartialEq)]
 enum Serves {
     /// The kernel accepts the connection, and the process does nothing.

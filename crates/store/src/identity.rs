@@ -82,8 +82,8 @@ impl Directory {
     /// cluster.
     ///
     /// # Errors
-    /// - `Configuration`, with a hint on how to fix it, if the directory is missing, blank, of
-    ///   another kind, of another cluster, or in use by another process.
+    /// - `Configuration` if the directory is missing, blank, of another kind, of another cluster,
+    ///   or in use by another process. The context says how to fix this.
     /// - `Corrupt` if the identity record is damaged.
     pub fn open(path: &Path, kind: DirectoryKind, cluster: Option<ClusterId>) -> Result<Self> {
         let Some(identity) = read_identity(path)? else {

@@ -8,7 +8,7 @@ use crate::atomic::{replace_atomically, sync_directory};
 use skep_types::{Error, Result};
 use std::path::Path;
 
-/// Name of the mark with which the next start must continue with higher numbers.
+/// Name of the mark of a restored directory. The next start must continue with higher numbers.
 pub const RESTORED_MARK: &str = "restored";
 /// Name of the mark in the directory of a metadata target whose unknown chunk files must stay.
 /// Storage must not remove chunk files that no inode of the target owns, until an administrator

@@ -47,7 +47,7 @@ skep_types::record! {
         pub body_bytes: u32,
         /// Length of the bulk data after the body, in bytes.
         pub data_bytes: u32,
-        /// Identifies the request on its connection: the requester chooses a tag that none of its
+        /// Identifies the request on its connection. The requester chooses a tag that none of its
         /// requests in flight has. The reply has the tag of its request.
         pub tag: u64,
         /// Session of the requester. Zero means no session. In requests to management: the random
@@ -76,8 +76,8 @@ skep_types::record! {
         /// requests.
         pub lowest_map: MapVersion,
         /// Trace id. All requests of one operation have the same trace id. In replies with bit 2 of
-        /// `flags`: time in the stages waiting, processing, disk and log sync, in microseconds,
-        /// each 32 bits, the first in the lowest bits.
+        /// `flags`: time in the stages waiting, processing, disk and log sync, in microseconds.
+        /// Each time has 32 bits, the first one in the lowest bits.
         pub trace: u128,
         /// In requests of a metadata or storage target: the group that the sender leads as
         /// primary. Zero in requests of clients, tools and nodes.

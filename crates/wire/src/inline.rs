@@ -75,7 +75,7 @@ record! {
         /// Truncate generation of the file. If the client has the size of another generation, it
         /// asks for the size and reads again.
         pub truncate_generation: u64,
-        /// The bytes. May be shorter than requested: the missing bytes at the end are zeros.
+        /// The bytes. May be shorter than requested. The missing bytes at the end are then zeros.
         pub bytes: Bytes,
         /// CRC-32C of `bytes`.
         pub checksum: u32,

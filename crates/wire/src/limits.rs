@@ -57,8 +57,8 @@ pub const MAX_LISTED_SESSIONS: usize = 256;
 pub const MAX_LISTED_TRANSACTIONS: usize = 256;
 /// Maximum number of open files of a session that a metadata target counts for a `SessionList`.
 pub const MAX_COUNTED_OPENS: usize = 4096;
-/// Maximum number of notifications in one `Notifications`, and of those that a client processes at
-/// a time.
+/// Maximum number of notifications in one `Notifications`, and of notifications that a client
+/// processes at a time.
 pub const MAX_NOTIFICATIONS: usize = 1024;
 /// Maximum time that a requester may set in `time_left_ms`.
 pub const MAX_TIME_LEFT_MS: u32 = 3_600_000;

@@ -71,8 +71,8 @@ record! {
         /// Moment of the figures in nanoseconds since the boot of the host. The difference of two
         /// moments is the time between two replies.
         pub moment_ns: u64,
-        /// Random number of the process: it changes with each start, when all counters start at
-        /// zero.
+        /// Random number of the process. It changes with each start of the process, and all
+        /// counters then begin at zero.
         pub incarnation: u64,
         /// Address of the process's HTTP page with the same figures. Empty means that the process
         /// has no such page.

@@ -68,7 +68,7 @@ record! {
     pub struct Welcome {
         /// Node id of the receiver of the `Hello`.
         pub node: NodeId,
-        /// Identifies the start of the service: the number is different after each start.
+        /// Identifies the start of the service. The number is different after each start.
         pub incarnation: u64,
     }
 }

@@ -36,7 +36,7 @@ record! {
 }
 
 record! {
-    /// Acknowledges notifications: from now on the client treats their files as shared. Idempotent.
+    /// Acknowledges notifications. From now on the client treats their files as shared. Idempotent.
     pub struct AcknowledgeNotifications {
         /// Numbers of the notifications.
         pub numbers: Vec<u64>,

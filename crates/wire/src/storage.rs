@@ -1,6 +1,6 @@
 //! Messages to storage targets about chunk files. Senders are clients, and metadata targets for
-//! truncation, removal and size recovery. All messages are idempotent: a retried request has the
-//! same result. So no message needs a slot.
+//! truncation, removal and size recovery. All messages are idempotent, because a retried request
+//! has the same result. So no message needs a slot.
 
 use skep_types::codec::record;
 use skep_types::{ChunkFileKey, HostIncarnation, InodeId, Timestamp};

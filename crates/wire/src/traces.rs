@@ -1,5 +1,5 @@
-//! Messages about records of single operations: a process returns its records, and a mount reports
-//! its own to management, since nothing can connect to a mount (docs/design/0023-traces.md).
+//! Messages about records of single operations: a service returns its records, and a mount reports
+//! its records to management, since nothing can connect to a mount. See docs/design/0023-traces.md.
 
 use skep_types::codec::record;
 use skep_types::{InodeId, NodeId, TargetId};

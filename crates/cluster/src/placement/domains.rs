@@ -4,10 +4,10 @@
 //! The number of groups per server is fixed to within one before failure domains are considered,
 //! because the bandwidth of a file depends on it. This module chooses the servers that give one
 //! more group. If a file has fewer groups than there are servers, all other servers give no group.
-//! The numbers of groups per domain become as even as possible: each further group comes from a
-//! domain with the lowest number among the domains that can give one. Between domains with equal
-//! numbers, and between servers of one domain, free space and the seed of the file decide, as they
-//! do without domains.
+//! The numbers of groups per domain become as even as possible. Each further group comes from a
+//! domain with the lowest number among the domains that can give a group. Between domains with
+//! equal numbers, and between servers of one domain, free space and the seed of the file decide, as
+//! they do without domains.
 //!
 //! The module is not used if each server has its own domain, or if all servers share one domain.
 
@@ -162,9 +162,9 @@ impl Domain {
         self.servers.iter().copied().zip(weights).filter(is_able)
     }
 
-    /// Returns the share of the domain before any server gives one more group: each server gives
-    /// `level` groups, or all its groups if it has fewer. `wanted` is the number of servers, over
-    /// all domains, that will give one more group.
+    /// Returns the share of the domain before any server gives one more group. Each server then
+    /// gives `level` groups, or all its groups if it has fewer. `wanted` is the number of servers,
+    /// over all domains, that will give one more group.
     fn quota(&self, servers: &[Server], level: usize, wanted: usize) -> Quota {
         let all = || self.servers.iter().map(move |server| servers[*server as usize].groups.len());
         let quota = |base: usize, slots: usize, weight| Quota {

@@ -1,7 +1,7 @@
 //! Retirement of targets and servers: closes a target to new files, removes a target, and removes a
 //! server that has no targets. Also renames servers.
 //!
-//! Does not own the search for files on a target: `skep target remove` asks the metadata targets
+//! Does not own the search for files on a target. `skep target remove` asks the metadata targets
 //! before it sends the command.
 
 use super::{Durable, check_text, kind_word};

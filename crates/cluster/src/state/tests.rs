@@ -403,8 +403,8 @@ proptest! {
     }
 }
 
-/// If management logged registrations until the map was too long for a message, it would abort at
-/// the first request for the map, and after each restart.
+/// Management must not log registrations until the map is too long for a message. It would then
+/// abort at the first request for the map, and after each restart.
 #[test]
 fn registrations_that_make_the_map_too_long_are_refused() {
     let mut state = cluster();

@@ -281,8 +281,8 @@ impl Key<'_> {
     }
 
     /// Returns the prefix of the keys of all shards. The inodes of all shards have no common
-    /// prefix, because the other records of a shard lie between its inodes and the inodes of the
-    /// next shard.
+    /// prefix. The other records of a shard lie between its inodes and the inodes of the next
+    /// shard.
     pub fn shards() -> Vec<u8> {
         vec![OF_SHARD]
     }

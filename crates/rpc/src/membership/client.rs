@@ -3,7 +3,7 @@
 //!
 //! All threads of a mount share one [`ClientMembership`]; one of them runs
 //! [`ClientMembership::keep`]. Any thread may notice the removal (storage replies `Evicted`) and
-//! start the new registration. Does not own the file handles: the client must fence them before it
+//! start the new registration. Does not own the file handles. The client must fence them before it
 //! registers again (docs/design/0006-fencing.md).
 
 use super::management::is_final;

@@ -199,8 +199,8 @@ impl Membership {
         }
     }
 
-    /// Registers one more target of a registered node: an administrator has added it, or its
-    /// directory could not be opened at the start of the node. Returns the target's id.
+    /// Registers one more target of a registered node. An administrator has added the target, or
+    /// its directory could not be opened at the start of the node. Returns the target's id.
     ///
     /// # Errors
     /// - `NotReady` if the node itself is not registered yet.

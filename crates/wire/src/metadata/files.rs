@@ -164,8 +164,8 @@ record! {
         /// The writes since the last report. `None` means that there were no writes.
         pub written: Option<WrittenExtent>,
         /// Chunk files that exist, together with their names, on the devices of their targets. From
-        /// then on, a missing chunk file is a loss, and not a hole. `None` means that there are
-        /// none.
+        /// then on, a missing chunk file is a loss, and not a hole. `None` means that the client
+        /// reports no chunk files.
         pub synced: Option<SyncedChunkFiles>,
     }
 }
@@ -174,8 +174,8 @@ record! {
     /// Waits for the end of a truncation in progress, and reads the attributes of the file. A
     /// client sends this request after a write to a shared file that does not make the file longer.
     /// If the truncate generation in the reply is newer than at the beginning of the write, the
-    /// truncation may have removed the bytes, and the client writes them again. A client also sends
-    /// this request after storage returned fewer bytes than the file has.
+    /// truncation may have removed the bytes. The client then writes them again. A client also
+    /// sends this request after storage returned fewer bytes than the file has.
     pub struct AwaitTruncation {
         /// The inode.
         pub inode: InodeId,

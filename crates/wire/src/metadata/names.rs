@@ -154,7 +154,8 @@ record! {
         /// Whether the request fails if the new name exists.
         pub no_replace: bool,
         /// If set, the target leaves a character device with device number 0 at the old name.
-        /// Overlay file systems use this device as a whiteout: it hides the name in a lower layer.
+        /// Overlay file systems use this device as a whiteout, which hides the name in a lower
+        /// layer.
         pub whiteout: Option<NewInode>,
     }
 }

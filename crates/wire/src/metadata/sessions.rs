@@ -68,8 +68,8 @@ record! {
 
 record! {
     /// Asks how often the session has files open. A client sends this request after a new start of
-    /// the target, and opens the missing files again, because a power loss may have reverted opens
-    /// that the target had acknowledged.
+    /// the target, and opens the missing files again. A power loss may have reverted opens that the
+    /// target had acknowledged.
     pub struct CompareOpens {
         /// The files, at most `MAX_CLOSES`.
         pub files: Vec<OpenedFile>,
