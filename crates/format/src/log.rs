@@ -74,7 +74,7 @@ pub fn encode_record(
 ) -> Result<Vec<u8>> {
     if payload.len() > MAX_PAYLOAD_BYTES {
         let what = format!(
-            "cannot write log record {lsn}: it has {} bytes, and the limit is {MAX_PAYLOAD_BYTES}",
+            "cannot log record {lsn}: its payload has {} bytes; the limit is {MAX_PAYLOAD_BYTES}",
             payload.len()
         );
         return Err(Error::new(ErrorCode::TooLarge, what));

@@ -48,7 +48,7 @@ impl SenderEpochs {
         }
         let Some(entry) = map.group(group) else {
             let context = format!(
-                "cannot accept a request of group {group}: it is not in cluster map {}",
+                "cannot accept a request of group {group}: the group is not in cluster map {}",
                 map.version
             );
             return Err(Error::new(ErrorCode::StaleMap, context));

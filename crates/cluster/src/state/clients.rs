@@ -72,7 +72,7 @@ impl Durable {
         match self.map.node(id) {
             Some(node) if node.kind != NodeKind::Client => Err(Error::new(
                 ErrorCode::NotPermitted,
-                format!("cannot remove node {id} ({}): it is a server, not a client", node.name),
+                format!("cannot remove node {id} ({}): the node is a server", node.name),
             )),
             _ => {
                 self.map.nodes.retain(|node| node.id != id);

@@ -184,7 +184,7 @@ impl ClientMembership {
                 }
                 Err(error) => {
                     if logged != Some(error.code()) {
-                        tracing::warn!("cannot join the cluster anew yet: {error}; retrying");
+                        tracing::warn!("cannot register this client again yet: {error}; retrying");
                         logged = Some(error.code());
                     }
                     if error.code() == ErrorCode::AuthenticationFailed {

@@ -271,7 +271,7 @@ impl Management {
             if backoff == LONGEST_MANAGEMENT_BACKOFF && !has_warned {
                 has_warned = true;
                 tracing::warn!(
-                    "cannot reach management at {}, and keeps trying: {error}",
+                    "cannot reach management at {}; this node keeps trying: {error}",
                     self.addresses.join(", ")
                 );
             }

@@ -260,7 +260,7 @@ impl Membership {
         match self.management.call_once(&request, MANAGEMENT_DEADLINE).await {
             Ok(registered) => {
                 tracing::warn!(
-                    "management had removed this node; it has registered again as {}",
+                    "management had removed this node; the node has registered again as {}",
                     registered.node
                 );
                 self.map.cell.set_node(registered.node);

@@ -25,7 +25,7 @@ impl Log {
     pub fn truncate(&mut self, last: Lsn) -> Result<()> {
         if self.segments[0].raw() > last.raw() + 1 {
             let what = format!(
-                "cannot remove the records after {last} from log {}: it begins with record {}",
+                "cannot remove the records after {last} from log {}: the log begins with record {}",
                 self.directory.display(),
                 self.segments[0]
             );
