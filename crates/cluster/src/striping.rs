@@ -161,8 +161,8 @@ pub struct ChunkFileRange {
     pub range: Range<u64>,
 }
 
-/// Returns the ranges of the chunk files that store a file range. Chunk files are dense, so each of
-/// them has one contiguous range. Empty ranges are omitted.
+/// Returns the ranges of the chunk files that store a file range. Chunk files are dense, so each
+/// chunk file has one contiguous range. Empty ranges are omitted.
 pub fn chunk_ranges(
     pattern: &StripePattern,
     range: Range<u64>,
@@ -177,7 +177,7 @@ pub fn chunk_ranges(
 }
 
 /// Returns the file offset of the byte at `offset` of a chunk file. `None` means that the component
-/// ends before that byte.
+/// ends before this byte.
 pub fn position_in_file(
     pattern: &StripePattern,
     component: u16,
@@ -212,8 +212,8 @@ pub fn size_from_chunk(
     u64::try_from(u128::from(base(part)) + within).map_or(end, |size| size.min(end))
 }
 
-/// Returns the size of a file from its chunk files: the end of the last byte in any of them. Each
-/// item of `chunk_files` is `(component, index, bytes)`.
+/// Returns the size of a file from its chunk files: the highest file offset after the last byte of
+/// a chunk file. Each item of `chunk_files` is `(component, index, bytes)`.
 pub fn size_from_chunks(
     pattern: &StripePattern,
     chunk_files: impl IntoIterator<Item = (u16, u16, u64)>,

@@ -184,8 +184,8 @@ fn create_directories(path: &Path, sync: bool) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Splits a path into its directory and its name there. A path without a name, such as `/` or `..`,
-/// has the name `.`.
+/// Splits a path into its directory and its name in the directory. A path without a name, such as
+/// `/` or `..`, has the name `.`.
 fn parent_and_name(path: &Path) -> (PathBuf, &OsStr) {
     match path.file_name() {
         Some(name) => (path.parent().unwrap_or(Path::new("")).to_owned(), name),

@@ -310,7 +310,7 @@ pub(crate) fn list(
 }
 
 /// Removes incomplete copies that killed runs have left in a directory, if no other run works on
-/// them. Called when no entry of this run in the directory is incomplete.
+/// these copies. The caller must have completed all entries of this run in the directory.
 fn remove_leftovers(directory: &File) -> Result<(), Failure> {
     let failed = || Failure::of("list the directory of the copy");
     for entry in rustix::fs::Dir::read_from(directory).map_err(failed())? {

@@ -216,8 +216,8 @@ impl RegionHeader {
     }
 }
 
-/// Returns the checksum of a page. It also covers the identity of the region, so that checksums
-/// that were written to the wrong region are invalid.
+/// Returns the checksum of a page. The checksum also covers the identity of the region, so that
+/// checksums in a page of the wrong region are invalid.
 fn page_crc(page: &[u8], fixed_bytes: usize) -> u32 {
     let mut covered = Vec::with_capacity(PAGE_BYTES as usize);
     covered.extend_from_slice(&page[..fixed_bytes]);

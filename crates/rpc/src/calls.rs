@@ -1,5 +1,6 @@
-//! The newest requests that operations of this thread have sent, with the time that each took in
-//! the network and at its target. A mount adds these requests to the record of a slow operation.
+//! The newest requests that operations of this thread have sent, with the time that each request
+//! took in the network and at its target. A mount adds these requests to the record of a slow
+//! operation.
 //!
 //! Does not own the records of operations (`skep_metrics`), or the times at the target, which the
 //! target writes into the header of its reply.

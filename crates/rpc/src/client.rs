@@ -108,7 +108,7 @@ pub struct Connection {
 }
 
 /// Guard for the buffer that a call lends to its connection. When the call is dropped, the guard
-/// replaces the buffer by a new one, so that data that still arrives is discarded.
+/// replaces the buffer by a new one, so that reply data that arrives later is discarded.
 struct LentBuffer<'a> {
     connection: &'a Connection,
     tag: u64,

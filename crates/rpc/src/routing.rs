@@ -5,9 +5,9 @@
 //! A call under way goes to another member as soon as a newer map names that member as the primary.
 //! The router then ends the connection to the previous primary ([`Router::retire_links`]).
 //!
-//! A call waits, reconnects and retries until it has a final reply or its deadline passes; without
-//! a deadline it retries without limit. A retry of a request that modifies data is safe, because
-//! the request carries a slot and a sequence number, or is idempotent by its contents.
+//! A call waits, reconnects and retries until it has a final reply or its deadline passes. Without
+//! a deadline, a call retries without limit. A retry of a request that modifies data is safe,
+//! because the request carries a slot and a sequence number, or is idempotent by its contents.
 //!
 //! # Invariants
 //! A target never has both an open connection and an attempt to connect: see

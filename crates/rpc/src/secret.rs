@@ -211,14 +211,15 @@ impl Secrets {
         self.held().iter().map(|held| held.secret.id().raw()).collect()
     }
 
-    /// Returns the secret with an id. `None` means that this process does not hold this secret.
+    /// Returns the secret with the id `id`. `None` means that this process does not hold this
+    /// secret.
     pub(crate) fn with_id(&self, id: u64) -> Option<Secret> {
         let mut held = self.held().into_iter();
         held.find(|held| held.secret.id().raw() == id).map(|held| held.secret)
     }
 
-    /// Whether this process holds the secret with an id, and no administrator has revoked it for
-    /// new nodes.
+    /// Whether this process holds the secret with the id `id`, and no administrator has revoked it
+    /// for new nodes.
     pub fn is_open(&self, id: SecretId) -> bool {
         self.held().iter().any(|held| !held.is_closed && held.secret.id() == id)
     }

@@ -83,7 +83,7 @@ impl Directory {
     ///
     /// # Errors
     /// - `Configuration` if the directory is missing, blank, of another kind, of another cluster,
-    ///   or in use by another process. The context says how to fix this.
+    ///   or in use by another process. The context contains the remedy.
     /// - `Corrupt` if the identity record is damaged.
     pub fn open(path: &Path, kind: DirectoryKind, cluster: Option<ClusterId>) -> Result<Self> {
         let Some(identity) = read_identity(path)? else {
@@ -195,7 +195,7 @@ fn missing(path: &Path, kind: DirectoryKind) -> String {
 }
 
 /// Makes sure that only the owner of a directory can enter it. The files in it may be older than
-/// this rule, or may have been copied by hand, so their own permissions are not enough.
+/// this rule, or may have been copied by hand, so the permissions of the files are not enough.
 fn close_to_others(path: &Path) -> Result<()> {
     let metadata = std::fs::metadata(path).map_err(io_error(path))?;
     let mode = metadata.mode() & 0o7777;

@@ -91,8 +91,8 @@ record! {
     pub struct SetLockReply {
         /// A conflicting lock. `None` means that the request succeeded.
         pub conflict: Option<HeldLock>,
-        /// Attributes of the file. The client compares them with its cached attributes to decide
-        /// whether its cached pages are still valid.
+        /// Attributes of the file. The client compares these attributes with its cached attributes
+        /// to decide whether its cached pages are still valid.
         pub attributes: Attributes,
     }
 }
@@ -128,9 +128,9 @@ record! {
 record! {
     /// Reply to [`WaitLock`].
     pub struct WaitLockReply {
-        /// Whether the lock is free. If set, the target keeps it free for this wait for a moment,
-        /// and the client must send `SetLock` at once. If not set, the client sends `WaitLock`
-        /// again.
+        /// Whether the lock is free. If set, the target keeps the lock free for this wait for a
+        /// moment, and the client must send `SetLock` at once. If not set, the client sends
+        /// `WaitLock` again.
         pub is_called: bool,
     }
 }

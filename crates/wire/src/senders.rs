@@ -6,8 +6,8 @@
 //!
 //! # Effects of a deposed primary
 //! A primary that was stopped for some seconds may continue its work after another member has taken
-//! over the group. Its requests to other targets and to management would then have an effect that
-//! the new primary does not know. So each receiver refuses these requests.
+//! over the group. Requests of the old primary to other targets and to management would then have
+//! effects that the new primary does not know. So each receiver refuses these requests.
 
 use crate::bounds::{Senders, bounds};
 use crate::frame::Header;

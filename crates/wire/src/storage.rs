@@ -33,8 +33,8 @@ record! {
         /// `EndMoved` if it has executed a newer truncation of the chunk file, because the
         /// truncation must also remove this write.
         pub truncate_generation: u64,
-        /// Whether the chunk file was synced before, so that it exists unless it is lost. If set
-        /// and the chunk file is missing, the target returns `Corrupt` instead of creating it.
+        /// Whether the chunk file was synced before, so it must exist. If set and the chunk file is
+        /// missing, the target returns `Corrupt` instead of creating it.
         pub must_exist: bool,
         /// CRC-32C of each piece of the data. The pieces end at multiples of 4,096 in the chunk
         /// file.
@@ -122,9 +122,9 @@ record! {
 }
 
 record! {
-    /// Allocates space for a range, so that later writes to it do not run out of space. The target
-    /// creates the chunk file if it does not exist. The size and data of the chunk file do not
-    /// change.
+    /// Allocates space for a range, so that later writes to the range do not run out of space. The
+    /// target creates the chunk file if it does not exist. The size and data of the chunk file do
+    /// not change.
     pub struct ReserveChunk {
         /// The chunk file.
         pub key: ChunkFileKey,

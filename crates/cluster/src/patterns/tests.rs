@@ -259,7 +259,7 @@ fn inline_bytes_combine_with_the_components_behind_them() {
     let over_wide = made(only_inline(8 * KIB), Some(wide), &plain);
     assert_eq!(over_wide, [(0, 0, 0), (8 * KIB, MIB, 1), (8 * MIB, MIB, 3)]);
     // A request without a width keeps the inline bytes of the directory. A request with a width
-    // replaces the whole default.
+    // replaces the whole default pattern.
     let whole = || Some(inline(4 * KIB, &[component(0, 0, 1), component(4 * MIB, 0, 3)]));
     let only = |component| Some(request(&[component]));
     let larger_chunks = made(only(component(0, 16 * MIB, 0)), whole(), &plain);

@@ -89,8 +89,8 @@ impl Tier {
 
     /// Appends `count` groups to `chosen`. The tier must have at least `count` groups.
     fn choose(&self, count: usize, seed: u64, chosen: &mut Vec<GroupId>) {
-        // One entry for each server that gives groups: the server, and the number of groups from
-        // it. At most `count` servers give a group.
+        // One entry for each server that gives groups: the server, and its number of groups. At
+        // most `count` servers give a group.
         let mut shares = [(0_u32, 0_u16); MAX_STRIPE_WIDTH];
         let shares = self.shares(count, seed, &mut shares);
         // The picked groups of all servers, one server after another.

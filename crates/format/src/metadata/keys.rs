@@ -37,8 +37,9 @@ pub enum Key<'a> {
     /// A transaction that another group coordinates and that this target has prepared. Value:
     /// `PreparedRecord`.
     Prepared(TransactionId),
-    /// A committed transaction that this group coordinates, by its number. Value: `DecisionRecord`,
-    /// with the participants that have not confirmed the commit.
+    /// A committed transaction that this group coordinates. The field is the number of the
+    /// transaction. Value: `DecisionRecord`, with the participants that have not confirmed the
+    /// commit.
     Decision(u64),
     /// A transaction of another group that has ended on this target and must not be prepared again.
     /// Value: `Timestamp`.

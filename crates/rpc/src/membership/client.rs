@@ -1,7 +1,7 @@
 //! A client's membership: registration with a time limit, heartbeats, and registration under a new
 //! id after management has removed the client.
 //!
-//! All threads of a mount share one [`ClientMembership`]; one of them runs
+//! All threads of a mount share one [`ClientMembership`]. One of the threads runs
 //! [`ClientMembership::keep`]. Any thread may notice the removal (storage replies `Evicted`) and
 //! start the new registration. Does not own the file handles. The client must fence them before it
 //! registers again (docs/design/0006-fencing.md).

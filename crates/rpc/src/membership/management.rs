@@ -149,8 +149,8 @@ impl Management {
         self.attempt(sender, self.new_request(), request, time_left).await
     }
 
-    /// Sends a request with the number `sequence` to the leader. Only the leader executes it, so
-    /// it is executed once.
+    /// Sends a request with the number `sequence` to the leader. Only the leader executes requests,
+    /// so the request is executed once.
     pub(super) async fn attempt<R: Request>(
         &self,
         sender: Sender,

@@ -18,8 +18,8 @@ pub struct Segments {
     pub epoch: Epoch,
     /// End of the last complete record, in bytes from the start of the last segment.
     pub end: u64,
-    /// Length of the last segment in bytes. It exceeds `end` by space that was allocated ahead, and
-    /// by the rest of a record that was not written completely.
+    /// Length of the last segment in bytes. The length exceeds `end` by space that was allocated
+    /// ahead, and by the rest of a record that was not written completely.
     pub length: u64,
     /// Bytes of the last segment before `end` that no record marks as synced.
     pub(super) tail: Vec<u8>,

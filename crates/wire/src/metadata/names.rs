@@ -178,7 +178,7 @@ record! {
 /// Adds the attributes of the changed directory to an encoded reply, which must end with the field
 /// `directory` and the value `None`.
 ///
-/// A target stores each reply in its log, without these attributes, so that the records are short.
+/// A target stores each reply in its log without these attributes, which keeps log records short.
 /// The target adds the attributes before it sends the reply.
 ///
 /// # Panics

@@ -6,7 +6,7 @@ use skep_types::{InodeId, NodeId, SessionId};
 
 record! {
     /// Opens the session whose id is in the frame header, or confirms it. The target returns
-    /// `StaleSession` to any other request of a session that it does not have.
+    /// `StaleSession` to any other request of an unknown session.
     pub struct OpenSession {
         /// Node id of the client.
         pub client: NodeId,
