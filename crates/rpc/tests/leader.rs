@@ -64,7 +64,8 @@ fn member(secrets: &Secrets, role: Role) -> FakeMember {
                         continue;
                     }
                     for header in waiting.drain(..) {
-                        // The pause sends each reply in a frame of its own, as a busy member does.
+                        // Because of the pause, the member sends each reply by itself, as a busy
+                        // member does.
                         skep_env::sleep(Duration::from_millis(2)).await;
                         match &*role.borrow() {
                             Role::Leader => outbox.reply(&header, &MapUpdate { map: None }),

@@ -47,7 +47,7 @@ record! {
         /// Lower half of the HMAC-SHA-256 over "skep server", the `Hello` and this message without
         /// proof.
         pub proof_low: u128,
-        /// Upper half of the same HMAC.
+        /// Upper half of the HMAC whose lower half is `proof_low`.
         pub proof_high: u128,
     }
 }
@@ -58,7 +58,7 @@ record! {
         /// Lower half of the HMAC-SHA-256 over "skep client", the `Hello` and the `Challenge`
         /// without proof.
         pub proof_low: u128,
-        /// Upper half of the same HMAC.
+        /// Upper half of the HMAC whose lower half is `proof_low`.
         pub proof_high: u128,
     }
 }

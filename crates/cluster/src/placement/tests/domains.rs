@@ -76,7 +76,8 @@ fn files_are_spread_evenly_over_two_domains() {
         assert_eq!(servers(8), [2, 2, 2, 2]);
         *pairs.entry(servers(2)).or_default() += 1;
     }
-    // Each server of one domain is combined with each server of the other, about equally often.
+    // Each server of one domain is combined with each server of the other domain, about equally
+    // often.
     assert_eq!(pairs.len(), 4, "{pairs:?}");
     assert!(pairs.values().all(|times| (800..1_200).contains(times)), "{pairs:?}");
 }
