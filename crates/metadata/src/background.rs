@@ -11,7 +11,7 @@
 //! | ends prepared transactions, and asks participants to confirm commits | `prepared` |
 //! | deletes the records of sessions and transactions that ended long ago | `forget` |
 //!
-//! Does not own the target: a job gets a [`JobContext`], and returns [`JobTask`]s.
+//! This module does not own the target. A job gets a [`JobContext`] and returns [`JobTask`]s.
 
 mod chunk_removal;
 mod forget;
@@ -64,12 +64,12 @@ impl Background {
         self.items.on_write(key, is_present);
     }
 
-    /// Updates the work items when a sync up to record `last` begins.
+    /// Updates the work items when a sync of the log up to record `last` begins.
     pub(crate) fn before_sync(&mut self, last: Lsn) {
         self.items.before_sync(last);
     }
 
-    /// Updates the work items when the engine has the changes of all records up to `stored`.
+    /// Updates the work items when the engine has the changes of all log records up to `stored`.
     pub(crate) fn after_store(&mut self, stored: Lsn, limits: &Limits) {
         self.removals.add(self.items.stored(stored), limits.queued_removals);
     }
@@ -172,7 +172,7 @@ impl Background {
             InternalWork::ApplyTruncation { inode, .. }
             | InternalWork::SettleTruncation { inode, .. } => {
                 self.truncations.after_commit(inode, context);
-                // A size recovery of the file may have waited.
+                // A size recovery of the file may have waited for the truncation.
                 self.items.look_again();
             }
             InternalWork::DeleteKeys(_)
@@ -192,7 +192,7 @@ impl Background {
         self.prepared.after_end(transaction, context);
     }
 
-    /// Adds a prepared transaction to the jobs, if the request has created one.
+    /// Adds the prepared transaction to the jobs, if the `Prepare` request has created it.
     ///
     /// # Errors
     /// Errors of the engine.
@@ -226,7 +226,8 @@ impl Background {
         self.truncations.check_invariants();
     }
 
-    /// Returns the number of missing replies about chunk files to truncate or to sync, by file.
+    /// Counts the missing storage replies of each file: first the replies to truncations, then to
+    /// syncs.
     pub(crate) fn missing_truncation_replies(&self) -> [BTreeMap<InodeId, usize>; 2] {
         self.truncations.missing_replies()
     }

@@ -2,8 +2,9 @@
 //! services and an in-memory engine for simulation and tests.
 //!
 //! The engine need not sync, because the target's log is the source of truth. The target applies a
-//! batch only after every serving member of its group has synced the log records of the batch, and
-//! passes the number of the last record. Applied batches become durable together, at a checkpoint.
+//! batch only after every serving member of its group has synced the log records of the batch. With
+//! the batch, the target passes the number of its last log record. Applied batches become durable
+//! together, at a checkpoint.
 
 pub mod fjall_engine;
 pub mod memory;
@@ -29,7 +30,7 @@ pub trait Engine {
     fn scan(&self, prefix: &[u8], after: &[u8], limit: usize) -> Result<Vec<(Vec<u8>, Vec<u8>)>>;
 
     /// Applies a batch atomically. In the same atomic step, the engine stores `applied` as the
-    /// number of the last log record that it contains.
+    /// number of the last log record whose changes it has.
     ///
     /// # Errors
     /// Like [`Self::get`].

@@ -66,9 +66,9 @@ impl FreeSpaceGauge {
         )
     }
 
-    /// Adds a hint how to free space to an error of the log or the store, if the disk is full. The
-    /// error itself may not name the cause: fjall reports only its first failure, and only to its
-    /// own threads.
+    /// Adds a hint on how to free space to an error of the log or the store, if the disk is full.
+    /// The error itself may not name the cause, because fjall reports only its first failure, and
+    /// only to its own threads.
     pub(crate) fn explain(&self, error: Error) -> Error {
         let is_of_disk = matches!(
             error.code(),
@@ -93,8 +93,8 @@ fn is_short(found: &Space) -> bool {
     found.free_bytes < reserve(found.total_bytes) || few_inodes
 }
 
-/// Returns the number of bytes to keep free, on a file system of this size, for requests that free
-/// or end something.
+/// Returns how many bytes of a file system of `total_bytes` must stay free for requests that add
+/// nothing, such as unlink and close.
 pub(crate) fn reserve(total_bytes: u64) -> u64 {
     (total_bytes / RESERVE_DIVISOR).min(RESERVE_BYTES)
 }
@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_on_a_full_disk_names_the_way_out() {
+    fn an_error_on_a_full_disk_says_how_to_free_space() {
         let full = gauge().explain(Error::new(ErrorCode::NoSpace, "log /x: full"));
         assert!(full.context().contains("free space") && full.context().contains("log /x"));
         let other = gauge().explain(Error::new(ErrorCode::Corrupt, "log /x: damaged"));

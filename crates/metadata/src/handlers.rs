@@ -115,8 +115,8 @@ pub(crate) fn dispatch<E: Engine>(
 /// means that any group can serve it.
 pub(crate) fn home_inode(message: u16, body: &[u8]) -> Option<InodeId> {
     let at = match message {
-        // The directory of the new name determines the group. This field is not the first in the
-        // body.
+        // The directory of the new name determines the group. The directory is not the first field
+        // in the body.
         md::Link::ID => {
             let link = md::Link::from_bytes(body).ok()?;
             return Some(link.directory);

@@ -1,9 +1,9 @@
 //! Metadata targets: directory entries, inodes, sessions, and transactions between targets.
 //!
-//! Owns the state of metadata targets, including the names of chunk files but not their contents.
-//! [`target::MetadataTarget`] is the pure state machine; [`service`] connects it to sockets, log
-//! and clock. [`engine`] is the key-value store below. The private modules own these parts of the
-//! state machine:
+//! This crate owns the state of metadata targets, including the names of chunk files but not their
+//! contents. [`target::MetadataTarget`] is the pure state machine; [`service`] connects it to
+//! sockets, log and clock. [`engine`] is the key-value store below the state machine. The private
+//! modules own these parts of the state machine:
 //!
 //! - `handlers`: the requests, one file for each.
 //! - `tx`: transactions.

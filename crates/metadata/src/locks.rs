@@ -1,7 +1,7 @@
 //! File locks of applications (`flock`, `fcntl`): the held locks, the queues of waiters, and the
 //! requests that wait.
 //!
-//! Does not own the locks of undecided transactions; `tx::locks` does.
+//! This module does not own the locks of undecided transactions; `tx::locks` does.
 
 pub(crate) mod file_locks;
 mod queue;

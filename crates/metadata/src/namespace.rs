@@ -1,7 +1,8 @@
 //! The rules of the namespace, as functions within one transaction: names, inodes, opens, disposal,
 //! access control lists, first bytes in metadata and truncations.
 //!
-//! Does not own how transactions run (`tx`) or the handlers of requests (`handlers`).
+//! This module owns neither the execution of transactions (`tx`) nor the request handlers
+//! (`handlers`).
 
 pub(crate) mod acls;
 pub(crate) mod directories;

@@ -22,9 +22,9 @@ pub enum Sync {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct MetadataSettings {
-    /// Directories of the targets, each on a fast disk. One thread serves each of them: give a
-    /// service as many as it has cores to spare. `--init` makes them, also directories that are
-    /// added to this list later. There is no default.
+    /// Directories of the targets, each on a fast disk. One thread serves each target, so give a
+    /// service at most as many targets as it has free cores. `--init` creates the directories, also
+    /// those that are added to this list later. There is no default.
     pub targets: Vec<PathBuf>,
     /// Settings that every service has.
     pub node: NodeSettings,
@@ -41,7 +41,8 @@ pub struct TargetSettings {
     /// `always`: before each reply; set it if a power loss must not cost any acknowledged change,
     /// and expect fewer changes per second from each client.
     pub sync: Sync,
-    /// Memory in which each target caches the store. More helps when many files are in use at once.
+    /// Memory in which each target caches the store. A larger cache helps when many files are in
+    /// use at once.
     pub cache: ByteSize,
 }
 

@@ -1,5 +1,5 @@
-//! Asks storage to remove the chunk files of removed files. Each group has at most one such message
-//! in flight.
+//! Asks storage to remove the chunk files of removed files. Each group has at most one removal
+//! request in flight.
 
 use super::removal_queue::RemovalQueue;
 use super::task::{BackgroundCall, JobContext, RemovalCall};
@@ -31,8 +31,8 @@ pub(crate) struct ChunkRemovals {
 }
 
 impl ChunkRemovals {
-    /// Finds the groups that have chunk files to remove. The search skips from one group to the
-    /// next.
+    /// Finds the groups that have chunk files to remove. The search reads only one work item of
+    /// each group.
     pub(crate) fn load<E: Engine>(&mut self, context: &JobContext<'_, E>) -> Result<()> {
         let mut after = Vec::new();
         loop {
@@ -45,8 +45,8 @@ impl ChunkRemovals {
         }
     }
 
-    /// Adds chunk files whose work items have just reached the store. Keeps at most `limit` chunk
-    /// files in memory; the others stay in the store.
+    /// Adds chunk files whose work items have just reached the store. The queues hold at most
+    /// `limit` chunk files; further work items stay only in the store.
     pub(crate) fn add(&mut self, keys: Vec<(GroupId, ChunkFileKey)>, limit: usize) {
         for (group, key) in keys {
             let queue = self.queues.entry(group).or_default();
@@ -56,7 +56,7 @@ impl ChunkRemovals {
         }
     }
 
-    /// Ends pauses that have expired. Returns whether any pause has ended.
+    /// Ends the expired pauses of groups. Returns whether any pause has ended.
     pub(crate) fn end_pauses(&mut self, now: Duration) -> bool {
         let before = self.paused.len();
         self.paused.retain(|_, until| *until > now);
@@ -75,7 +75,7 @@ impl ChunkRemovals {
         Ok(())
     }
 
-    /// Sends the next removals to a group.
+    /// Sends a group the request to remove its next chunk files.
     fn remove_chunks<E: Engine>(
         &mut self,
         group: GroupId,
@@ -96,7 +96,8 @@ impl ChunkRemovals {
         Ok(())
     }
 
-    /// Handles a group's reply. Returns whether the group may have more chunk files to remove now.
+    /// Handles a group's reply to a removal request. Returns whether the group may have more chunk
+    /// files to remove now.
     pub(crate) fn on_reply<E: Engine>(
         &mut self,
         call: RemovalCall,
@@ -137,12 +138,12 @@ impl ChunkRemovals {
         );
         assert!(
             self.paused.keys().all(|group| !self.removing.contains(group)),
-            "a group that has refused is left alone"
+            "a paused group has no request in flight"
         );
         assert_eq!(
             self.queued,
             self.queues.values().map(RemovalQueue::len).sum::<usize>(),
-            "the count is that of all queues"
+            "`queued` counts the chunk files of all queues"
         );
         self.queues.values().for_each(RemovalQueue::check_invariants);
     }

@@ -4,7 +4,7 @@
 //! # Hazard: late requests
 //! A record that is deleted too early lets a late `Prepare` or `OpenSession` take effect. So this
 //! job measures the age of a record also on the clock since boot. A jump of the time of day never
-//! makes the job delete a record too early, even between two starts.
+//! makes the job delete a record too early, even between two starts of the target.
 
 use super::task::JobContext;
 use crate::engine::Engine;
@@ -20,7 +20,8 @@ use std::time::Duration;
 pub(crate) struct ForgetJob {
     /// Time at which the next search begins or the current one continues.
     due: Duration,
-    /// Time of the first search after the start. Records are deleted only `END_KEPT_SECONDS` later.
+    /// Time of the first search after the start of the target. Records are deleted only
+    /// `END_KEPT_SECONDS` later.
     first: Option<Duration>,
     /// Index of the kind of record at which the search continues.
     kind: usize,
@@ -29,7 +30,7 @@ pub(crate) struct ForgetJob {
 }
 
 impl ForgetJob {
-    /// Reads the next page of records, if it is due, and deletes the old ones.
+    /// Reads the next page of records, if it is due, and deletes the old records.
     pub(crate) fn start<E: Engine>(&mut self, context: &mut JobContext<'_, E>) -> Result<()> {
         if context.shared.now < self.due {
             return Ok(());

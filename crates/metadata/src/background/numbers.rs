@@ -15,7 +15,7 @@ pub(crate) struct NumberReservation {
 }
 
 impl NumberReservation {
-    /// Starts a reservation as soon as half of a range is used up.
+    /// Starts a reservation as soon as at most half a range of reserved numbers is left.
     pub(crate) fn start<E: Engine>(&mut self, context: &mut JobContext<'_, E>) {
         let left = context.shared.numbers.left();
         if left <= context.shared.limits.number_range / 2 && !self.is_reserving {
@@ -24,7 +24,7 @@ impl NumberReservation {
         }
     }
 
-    /// Updates the numbers after a reservation was committed in record `lsn`.
+    /// Updates the numbers after a reservation was committed in log record `lsn`.
     pub(crate) fn after_commit<E: Engine>(&mut self, lsn: Lsn, context: &mut JobContext<'_, E>) {
         let shared = &mut *context.shared;
         let end = shared.numbers.reserved_end() + shared.limits.number_range;
@@ -33,7 +33,7 @@ impl NumberReservation {
     }
 }
 
-/// Logs the end of the next reservation.
+/// Logs the end of the next range of reserved numbers.
 pub(super) fn reserve<E: Engine>(context: &mut Context<'_, E>) -> Result<(), Stop> {
     let end = context.shared.numbers.reserved_end() + context.shared.limits.number_range;
     context.put(&Key::NumbersReserved, &end);

@@ -18,7 +18,7 @@ use skep_wire::metadata::{AskDecision, Decision, DecisionReply, TransactionId};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// The state of a prepared transaction.
+/// When the job asks the coordinator of a prepared transaction for the decision.
 #[derive(Debug)]
 enum Wait {
     /// The job asks the coordinator at this time.
@@ -35,13 +35,13 @@ struct PreparedTransaction {
     problem: Option<Error>,
 }
 
-/// Transactions that wait for another group.
+/// Transactions that wait for a coordinator or a participant in another group.
 #[derive(Debug, Default)]
 pub(crate) struct PreparedTransactions {
     /// Prepared transactions of other groups.
     prepared: BTreeMap<TransactionId, PreparedTransaction>,
     /// Commits that a participant has refused to confirm, each with the time at which the target
-    /// sends it again.
+    /// sends the commit again.
     unconfirmed: Vec<(Duration, GroupId, u64)>,
 }
 
@@ -99,7 +99,7 @@ impl PreparedTransactions {
     ) {
         let DecideCall { number, group, commit } = *call;
         match result {
-            // A participant need not confirm an abort: if it missed the abort, it asks for the
+            // A participant need not confirm an abort. If it missed the abort, it asks for the
             // decision.
             _ if !commit => {}
             Ok(_) => context.start(InternalWork::RecordConfirmation { number, participant: group }),
@@ -142,7 +142,7 @@ impl PreparedTransactions {
         context.release(Owner::Prepared(transaction));
     }
 
-    /// Adds a prepared transaction, if the request has created one.
+    /// Adds the prepared transaction, if the `Prepare` request has created it.
     pub(crate) fn after_prepare<E: Engine>(
         &mut self,
         transaction: TransactionId,
@@ -170,7 +170,7 @@ impl PreparedTransactions {
     }
 
     /// Records that the target could not carry out the decision on a transaction. The transaction
-    /// stays prepared, and only its own locks stay held.
+    /// stays prepared, and its locks stay held.
     pub(crate) fn set_problem(&mut self, transaction: TransactionId, problem: &Error) {
         let Some(state) = self.prepared.get_mut(&transaction) else { return };
         if state.problem.replace(problem.clone()).is_none() {

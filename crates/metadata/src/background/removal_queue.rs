@@ -7,9 +7,10 @@
 //! refills.
 //!
 //! # Invariants
-//! - A work item in the store is in the queue, or in a request in flight, or completed with its
-//!   deletion not yet stored, unless `has_more` is set.
-//! - No chunk file is in the queue twice: while `has_more` is set, only rounds fill the queue.
+//! - Unless `has_more` is set, each work item in the store is in the queue or in a request in
+//!   flight, or its deletion is not stored yet.
+//! - No chunk file is in the queue twice, because only rounds fill the queue while `has_more` is
+//!   set.
 
 use crate::engine::Engine;
 use crate::tx::table::Table;
@@ -59,7 +60,8 @@ impl RemovalQueue {
     }
 
     /// Takes up to `limit` chunk files. Reads work items from the store if the queue is empty and
-    /// the store may have more. The group must have no request in flight. `limit` must be positive.
+    /// the store may have more work items. The group must have no request in flight. `limit` must
+    /// be positive.
     ///
     /// # Errors
     /// An error of the engine.
@@ -76,8 +78,8 @@ impl RemovalQueue {
         Ok(self.keys.drain(..count).collect())
     }
 
-    /// Reads the next work items of the round. The engine holds only safe changes, so all of them
-    /// are safe.
+    /// Reads the next work items of the round. The engine has only changes that every serving
+    /// member has synced, so no failure can undo these work items.
     fn refill<E: Engine>(&mut self, group: GroupId, limit: usize, table: &Table<E>) -> Result<()> {
         let found = table.engine().scan(&Key::removals_of(group), &self.cursor, limit)?;
         if found.len() < limit {

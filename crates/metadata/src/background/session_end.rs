@@ -69,7 +69,7 @@ pub(super) fn record_end<E: Engine>(
 }
 
 /// Closes some of a session's open files, and releases its locks as soon as all its files are
-/// closed. The last piece deletes the session.
+/// closed. The last piece also deletes the session's record.
 pub(super) fn clean_up<E: Engine>(
     context: &mut Context<'_, E>,
     session: SessionId,
@@ -87,20 +87,20 @@ pub(super) fn clean_up<E: Engine>(
         close_after_death(context, session, inode, counts)?;
     }
     if is_last {
-        // Locks are released after the opens, so that the next holder of a lock finds the size
-        // recovery pending.
+        // Locks are released after all files are closed, so that the next holder of a lock finds
+        // the size recovery pending.
         let locks = context.scan(&Key::file_locks_of(session), &[], limit)?;
         is_last = locks.len() < limit;
         locks.into_iter().for_each(|(key, _)| context.delete_raw(key));
     }
     if is_last {
-        // The replies in the slots stay for clients that ask for an outcome.
+        // The replies in the slots stay for clients that ask for the outcome of a request.
         context.delete(&Key::Session(session));
     }
     Ok(())
 }
 
-/// Subtracts the opens that an ended session had of one file.
+/// Subtracts an ended session's opens of one file from the file's open counts.
 fn close_after_death<E: Engine>(
     context: &mut Context<'_, E>,
     session: SessionId,

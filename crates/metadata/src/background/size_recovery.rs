@@ -39,14 +39,14 @@ pub(crate) struct SizeRecoveries {
 }
 
 impl SizeRecoveries {
-    /// Ends pauses that have expired. Returns whether any pause has ended.
+    /// Ends the expired pauses of files. Returns whether any pause has ended.
     pub(crate) fn end_pauses(&mut self, now: Duration) -> bool {
         let before = self.paused.len();
         self.paused.retain(|_, until| *until > now);
         self.paused.len() < before
     }
 
-    /// Starts size recoveries up to the limit.
+    /// Starts size recoveries, until [`SIZE_RECOVERIES_AT_ONCE`] are in progress.
     pub(crate) fn start<E: Engine>(&mut self, context: &mut JobContext<'_, E>) -> Result<()> {
         if self.recovering.len() >= SIZE_RECOVERIES_AT_ONCE {
             return Ok(());
@@ -60,8 +60,8 @@ impl SizeRecoveries {
             // engine.
             let Some(death) = context.table.get(&key)? else { continue };
             if let Some(truncation) = context.shared.truncations.get(inode) {
-                // Storage must not report bytes that a truncation has removed. A host that lost
-                // power may have them again.
+                // Storage must not report bytes that a truncation has removed. A storage host may
+                // have these bytes again after a power loss.
                 if truncation.record.is_applied {
                     context.shared.truncations.settle_soon(inode);
                 }
@@ -110,8 +110,8 @@ impl SizeRecoveries {
         Ok(())
     }
 
-    /// Handles the size of a chunk file. Returns whether the recovery has failed, so that the
-    /// recovery of another file can begin.
+    /// Handles the reply with the size of a chunk file. Returns whether the recovery has failed, so
+    /// that the recovery of another file can begin.
     pub(crate) fn on_reply<E: Engine>(
         &mut self,
         call: &StatCall,
@@ -131,7 +131,7 @@ impl SizeRecoveries {
                     striping::size_from_chunk(&recovery.pattern, component, index, stat.size);
                 recovery.size = recovery.size.max(size);
             }
-            // The chunk file proves no size any more. The others do.
+            // A lost chunk file proves no size. The other chunk files still do.
             Err(error) if error.code() == ErrorCode::TargetLost => {}
             Err(error) => {
                 tracing::warn!(
@@ -147,7 +147,8 @@ impl SizeRecoveries {
         }
         let (size, question) = (recovery.size, recovery.question);
         if recovery.has_failed {
-            // A size computed without this chunk file would cut off bytes of the file.
+            // A size computed without the chunk file of the failed reply would cut off bytes of the
+            // file.
             self.recovering.remove(&inode);
             self.paused.insert(inode, context.shared.now + RETRY_PAUSE);
             return true;
@@ -170,7 +171,7 @@ impl SizeRecoveries {
         );
         assert!(
             self.paused.keys().all(|inode| !self.recovering.contains_key(inode)),
-            "a file that is left alone is not being recovered"
+            "a paused file is not being recovered"
         );
     }
 }
@@ -191,15 +192,15 @@ pub(super) fn record_size<E: Engine>(
     let truncate_generation =
         record.as_ref().map_or(0, |record| record.attributes.truncate_generation);
     if question != (RecoveryQuestion { death, truncate_generation }) {
-        // Another writer has died since, or the file was truncated. The job starts the recovery
-        // again.
+        // Another writer has died since the recovery began, or the file was truncated. The job
+        // starts the recovery again.
         return Ok(());
     }
     context.delete(&Key::SizeRecovery(inode));
     if let Some(mut record) = record {
         let size = size.max(context.inline_reach(&record)?);
         // The writer may have overwritten bytes without a report. Other clients must see a new
-        // version and a new modification time, or they would keep their cached pages.
+        // version and a new modification time, or they would read outdated cached pages.
         context.touch_modified(&mut record.attributes);
         if size > record.attributes.size {
             let truncate_generation = record.attributes.truncate_generation;

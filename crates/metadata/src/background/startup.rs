@@ -19,7 +19,7 @@ pub(super) fn make_root<E: Engine>(context: &mut Context<'_, E>) -> Result<(), S
     Ok(())
 }
 
-/// Logs the start that has begun, and deletes the oldest surplus starts.
+/// Logs the current start of the target, and deletes the records of surplus older starts.
 pub(super) fn record_start<E: Engine>(context: &mut Context<'_, E>) -> Result<(), Stop> {
     let surplus = context.shared.starts.surplus();
     if let Some((number, first)) = context.shared.starts.last() {

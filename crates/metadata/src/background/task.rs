@@ -31,11 +31,11 @@ pub(crate) struct StatCall {
     pub(super) index: u16,
 }
 
-/// A request about a chunk file of a truncation.
+/// A request to truncate or sync a chunk file of a truncated file.
 #[derive(Debug)]
 pub(crate) struct TruncationCall {
     pub(crate) inode: InodeId,
-    /// Index of the chunk file in the work item.
+    /// Index of the chunk file in the work item of the truncation.
     pub(super) index: usize,
 }
 
@@ -67,7 +67,7 @@ pub(crate) enum JobTask {
     SendCommit { group: GroupId, number: u64 },
     /// Release all transaction locks of an owner.
     Release(Owner),
-    /// Answer the requests that wait for a truncation which storage has refused.
+    /// Reply with an error to the requests that wait for a truncation which storage has refused.
     FailTruncation { inode: InodeId, generation: u64, error: Error },
 }
 

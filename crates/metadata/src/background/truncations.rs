@@ -13,7 +13,7 @@ use skep_wire::storage::{SyncChunk, SyncChunkReply, TruncateChunk, TruncateChunk
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// Requests to all chunk files of a truncation.
+/// One request for each chunk file of a truncation, with the replies so far.
 #[derive(Debug)]
 struct Round {
     generation: u64,
@@ -43,8 +43,8 @@ impl Round {
     }
 }
 
-/// Returns `incarnation` in place of the error of a lost target. Its chunk file has no bytes any
-/// more, so it counts as truncated, and its truncation cannot be lost again.
+/// Replaces the error of a lost target by `incarnation`. The chunk file of a lost target has no
+/// bytes any more, so it counts as truncated, and its truncation cannot be lost again.
 fn or_if_lost(
     result: Result<HostIncarnation>,
     incarnation: HostIncarnation,
@@ -59,7 +59,7 @@ fn or_if_lost(
 ///
 /// # Invariants
 /// - No file in `paused` is in `truncating`.
-/// - Each missing reply has its call.
+/// - For each missing reply, a call is in flight.
 #[derive(Debug, Default)]
 pub(crate) struct Truncations {
     truncating: BTreeMap<InodeId, Round>,
@@ -77,15 +77,16 @@ impl Truncations {
         self.due.extend(context.shared.truncations.all_applied().map(|inode| (at, inode)));
     }
 
-    /// Ends pauses that have expired. Returns whether any pause has ended.
+    /// Ends the expired pauses of files. Returns whether any pause has ended.
     pub(crate) fn end_pauses(&mut self, now: Duration) -> bool {
         let before = self.paused.len();
         self.paused.retain(|_, until| *until > now);
         self.paused.len() < before
     }
 
-    /// Sends the requests of the pending truncations. The engine holds only safe changes, so
-    /// neither a power loss nor another primary can undo a truncation that the engine has.
+    /// Sends the requests of the pending truncations. The engine has only changes that every
+    /// serving member has synced, so neither a power loss nor another primary can undo a truncation
+    /// that the engine has.
     pub(crate) fn start<E: Engine>(&mut self, context: &mut JobContext<'_, E>) -> Result<()> {
         let pending: Vec<_> = context.shared.truncations.all_pending().collect();
         for inode in pending {
@@ -204,7 +205,8 @@ impl Truncations {
         context.start(InternalWork::SettleTruncation { inode, generation, lost });
     }
 
-    /// Continues after a transaction has changed the work item of a file.
+    /// Schedules the sync of a file's chunk files, if a transaction has applied the file's
+    /// truncation.
     pub(crate) fn after_commit<E: Engine>(&mut self, inode: InodeId, context: &JobContext<'_, E>) {
         let truncation = context.shared.truncations.get(inode);
         if truncation.is_some_and(|it| it.record.is_applied) {
@@ -212,7 +214,8 @@ impl Truncations {
         }
     }
 
-    /// Returns the number of missing replies about chunk files to truncate or to sync, by file.
+    /// Counts the missing storage replies of each file: first the replies to truncations, then to
+    /// syncs.
     pub(crate) fn missing_replies(&self) -> [BTreeMap<InodeId, usize>; 2] {
         [&self.truncating, &self.settling]
             .map(|rounds| rounds.iter().map(|(inode, it)| (*inode, it.missing_replies)).collect())
@@ -222,7 +225,7 @@ impl Truncations {
     pub(crate) fn check_invariants(&self) {
         assert!(
             self.paused.keys().all(|inode| !self.truncating.contains_key(inode)),
-            "a truncation that storage has refused is left alone"
+            "a paused truncation has no request in flight"
         );
     }
 }

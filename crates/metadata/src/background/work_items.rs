@@ -20,13 +20,13 @@ pub(crate) struct WorkItems {
     look: bool,
     /// Items written since the last sync began.
     written: NewItems,
-    /// Items that a sync covers, oldest first, each with the last record of that sync.
+    /// Items that a sync covers, oldest first, each with the last log record of that sync.
     layers: VecDeque<(Lsn, NewItems)>,
 }
 
 impl WorkItems {
     /// Records that a transaction has written a key. If `is_present` is not set, the transaction
-    /// has deleted the key: the work is done.
+    /// has deleted the key, because the work is done.
     pub(crate) fn on_write(&mut self, key: &[u8], is_present: bool) {
         if is_present && is_work_item(key) {
             self.written.any = true;
@@ -45,9 +45,9 @@ impl WorkItems {
         std::mem::take(&mut self.look)
     }
 
-    /// Moves the written items to the sync up to `last` that begins. Items written during this sync
-    /// belong to the next sync, because the engine will not have these items after the sync that
-    /// begins.
+    /// Assigns the written items to the sync up to record `last`, which begins now. Items written
+    /// during this sync belong to the next sync, because this sync does not bring them into the
+    /// engine.
     pub(crate) fn before_sync(&mut self, last: Lsn) {
         let items = std::mem::take(&mut self.written);
         if items.any {
@@ -55,7 +55,7 @@ impl WorkItems {
         }
     }
 
-    /// Marks the items of the records up to `stored` as present in the engine. Returns the new
+    /// Marks the items of the log records up to `stored` as present in the engine. Returns the new
     /// removals.
     pub(crate) fn stored(&mut self, stored: Lsn) -> Vec<(GroupId, ChunkFileKey)> {
         let mut removals = Vec::new();

@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn the_journal_is_allocated_before_it_is_needed() {
+    fn opening_the_engine_allocates_the_journal() {
         use std::os::unix::fs::MetadataExt;
         let directory = tempfile::tempdir().unwrap();
         let _engine = FjallEngine::open(directory.path(), 1 << 20).unwrap();

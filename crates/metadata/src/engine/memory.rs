@@ -1,6 +1,6 @@
 //! The in-memory engine, for simulation and tests. A power loss takes the engine back to its last
-//! checkpoint, or to any batch applied since then. The latter simulates an engine without syncs,
-//! some of whose batches have reached the device nevertheless.
+//! checkpoint, or to any batch applied since then. The second case simulates a device that has
+//! stored some batches without a sync.
 
 use super::{Engine, Mutations};
 use skep_format::metadata::Key;
@@ -34,8 +34,8 @@ impl MemoryEngine {
         self.since.clear();
     }
 
-    /// Returns the engine after a power loss, if the device has kept the first `survivors` batches
-    /// since the last checkpoint.
+    /// Returns the engine after a power loss, if the device has stored the first `survivors`
+    /// batches since the last checkpoint.
     #[must_use]
     pub fn after_power_loss(&self, survivors: usize) -> Self {
         let mut live = self.durable.clone();

@@ -1,4 +1,5 @@
-//! `Close`: subtracts an open. The last close of a file without a name disposes of the file.
+//! `Close`: subtracts one open from the open counts of a file. The last close of a file without a
+//! name disposes of the file.
 
 use crate::engine::Engine;
 use crate::namespace::inodes::check_written;
@@ -22,8 +23,8 @@ pub(crate) fn run<E: Engine>(
         writers: u32::from(request.open == OpenMode::Write),
     };
     let session = context.session()?;
-    // The result is ignored: a power loss may have lost the open as one of the last changes. The
-    // bytes that the client has reported as written count nevertheless.
+    // The handler ignores the result, because a power loss may have lost the open. The bytes that
+    // the client has reported as written count nevertheless.
     context.uncount_opens(session, request.inode, closed)?;
     if record.attributes.links == 0 && context.opens(request.inode)?.is_zero() {
         context.dispose(&record)?;

@@ -21,7 +21,7 @@ pub(crate) fn run<E: Engine>(
         return Err(Error::new(ErrorCode::InvalidArgument, text).into());
     }
     for file in request.files {
-        // The file was removed, and its opens with it. Any other error is returned.
+        // A missing file was removed together with its opens. Any other error is returned.
         if context.find_inode(file.inode)?.is_none() {
             continue;
         }

@@ -35,8 +35,8 @@ pub(crate) fn run<E: Engine>(
                 };
                 open::run(context, open)
             }
-            // The client looks the entry up. If another group serves the file, the client sends the
-            // open to that group.
+            // After this error, the client looks the entry up. If another group serves the file,
+            // the client sends the open to that group.
             _ => Err(ErrorCode::Exists.into()),
         };
     }

@@ -64,7 +64,7 @@ pub(crate) fn run<E: Engine>(
         }
     }
     steps::do_anywhere(context, wanted)?;
-    // The directory is read again, because the steps may have changed it.
+    // Read the directory again, because the steps may have changed it.
     let mut to = context.directory(to_directory)?;
     let found = context.dentry(to_directory, &request.to_name)?.ok_or(ErrorCode::NotFound)?;
     context.point_entry(&mut to, found, first, first_kind);

@@ -19,8 +19,8 @@ pub(crate) fn set<E: Engine>(
     let session = context.session()?;
     let attributes = context.inode(lock.inode)?.attributes;
     if lock.mode.is_some() && context.has_size_recovery(lock.inode)? {
-        // A writer of the file has died, perhaps with this lock. The next holder must find the size
-        // that results from all acknowledged writes.
+        // A writer of the file has died, perhaps while it held this lock. The next holder must find
+        // the size that results from all acknowledged writes.
         return Err(Stop::Busy);
     }
     let of = LockOwner { inode: lock.inode, kind: lock.kind, session, owner: lock.owner };
@@ -31,8 +31,8 @@ pub(crate) fn set<E: Engine>(
     let conflict = claim.and_then(|claim| locks.obstacle(lock.inode, &claim, request.wait, now));
     if conflict.is_some() {
         if lock.kind == LockKind::Flock && holds {
-            // As on Linux, an upgrade that conflicts releases the lock. Otherwise two owners that
-            // both upgrade a shared lock would wait for each other forever.
+            // As on Linux, an upgrade that conflicts releases the owner's old lock. Otherwise two
+            // owners that both upgrade a shared lock would wait for each other forever.
             context.delete(&Key::FileLocks(of));
         }
         return Ok(SetLockReply { conflict, attributes });

@@ -38,7 +38,7 @@ pub(crate) fn run<E: Engine>(
         };
         let found = context.scan(&Key::inodes_of(shard), &behind, limit)?;
         let is_cut = found.len() == limit;
-        // A shard without inodes counts too, since it takes a search of the store.
+        // A shard without inodes counts as one inode, since it takes a search of the store.
         examined += found.len() + 1;
         let mut last = None;
         for (key, value) in found {
@@ -47,7 +47,7 @@ pub(crate) fn run<E: Engine>(
             let record: InodeRecord = decode_value(&key, &value)?;
             if names(&record, group) {
                 let bytes = bytes_on(&record, group);
-                // The size of a file whose writer died is not known yet.
+                // A file whose writer died counts as being written until its size is recovered.
                 let is_written = context.opens(inode)?.writers > 0
                     || context.get_raw(&Key::SizeRecovery(inode))?.is_some();
                 let kind = record.attributes.kind;

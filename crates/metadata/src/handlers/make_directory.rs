@@ -1,5 +1,5 @@
 //! `MakeDirectory`: creates a directory on this target, or on another target by a transaction
-//! between the two.
+//! between the two targets.
 //!
 //! By default a directory stays on the target of its parent, so that one local transaction creates
 //! it. Directories in the root, and in a directory that already has many subdirectories, are spread

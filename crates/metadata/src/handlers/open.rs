@@ -1,5 +1,5 @@
-//! `Open`: counts an open of a regular file for the session. With `O_TRUNC`, the target truncates
-//! the file first.
+//! `Open`: opens a regular file for the session, and counts the open. With `O_TRUNC`, the target
+//! truncates the file first.
 
 use crate::engine::Engine;
 use crate::namespace::truncations;

@@ -22,14 +22,14 @@ pub(crate) fn run<E: Engine>(
     }
     let slots = request.slots.clamp(1, MAX_SLOTS);
     let record = match context.get::<SessionRecord>(&Key::Session(session))? {
-        // A repetition must not remove slots that are in use.
+        // A retried request must not remove slots that are in use.
         Some(record) => SessionRecord { slots: record.slots.max(slots), ..record },
         None => SessionRecord { client: request.client, slots },
     };
     context.put(&Key::Session(session), &record);
     let lease_ms = context.shared.map.policy.lease_ms;
-    // The target replies after it has synced the session. The log has the start before the session,
-    // so the start is durable then too.
+    // The target replies after it has synced the session. In the log, the record of the start
+    // precedes that of the session, so the start is durable then too.
     let start = context.shared.starts.last().map_or(0, |(number, _)| number);
     Ok(OpenSessionReply { slots: record.slots, lease_ms, start })
 }

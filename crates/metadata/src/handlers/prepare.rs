@@ -1,6 +1,6 @@
 //! `Prepare`: checks, locks and logs steps for a transaction of another group. The request never
-//! waits: if another transaction holds a resource, the target replies "busy". Any other reply is
-//! sent only after the record is synced.
+//! waits. If another transaction holds a resource, the target replies "busy". The target sends any
+//! other reply only after the record of the prepared transaction is synced.
 
 use crate::engine::Engine;
 use crate::limits::MAX_STEPS;

@@ -28,7 +28,7 @@ pub(crate) fn run<E: Engine>(
     let prefix = Key::dentries_of(request.directory);
     let after = Key::Dentry(request.directory, request.cursor).to_bytes();
     let mut reply = DirectoryEntries { parent: directory.parent, entries: Vec::new(), end: false };
-    // The maximum number of entries that fit, reached with the shortest names.
+    // At most this many entries fit into the reply, even with the shortest names.
     let limit = max_bytes / each + 1;
     let found = context.scan(&prefix, &after, limit)?;
     let is_all = found.len() < limit;
@@ -42,7 +42,7 @@ pub(crate) fn run<E: Engine>(
         let (inode, kind) = (dentry.inode, dentry.kind);
         let attributes = match request.with_attributes && context.is_local(inode)? {
             // If a transaction has locked the inode, the reply lacks its attributes, and the client
-            // looks it up separately.
+            // looks the entry up.
             true => match context.find_inode(inode) {
                 Ok(record) => record.map(|record| record.attributes),
                 Err(Stop::Held(_)) => None,

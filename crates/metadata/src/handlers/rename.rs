@@ -19,7 +19,7 @@ use skep_types::codec::Bytes;
 use skep_types::{ChunkFileSet, Error, ErrorCode, FileKind, InodeId};
 use skep_wire::metadata::{GetEntryInfo, Lookup, NamesReply, NewInode, Rename, Step};
 
-/// Kind of whiteouts: overlay file systems mark a removed name with a character device.
+/// Kind of whiteout inodes. Overlay file systems mark a removed name with a character device.
 const WHITEOUT: FileKind = FileKind::CharDevice;
 
 pub(crate) fn run<E: Engine>(
@@ -36,7 +36,7 @@ pub(crate) fn run<E: Engine>(
             return Err(ErrorCode::Exists.into());
         }
         if existing.inode == inode {
-            // Two names of one file: POSIX requires that a rename changes nothing.
+            // If both names refer to one file, POSIX requires that the rename changes nothing.
             confirm_source(context, request.from_directory, &request.from_name, inode)?;
             return Ok(NamesReply { directory: None });
         }
@@ -58,7 +58,8 @@ pub(crate) fn run<E: Engine>(
         context.hold_rename_lock()?;
         if let Err(stop) = check_no_loop(context, inode, request.to_directory) {
             if let Stop::Fail(_) = stop {
-                // The source was read before this operation held the rename lock.
+                // Check the source again, because it was read before this operation held the rename
+                // lock.
                 confirm_source(context, request.from_directory, &request.from_name, inode)?;
             }
             return Err(stop);
@@ -86,10 +87,10 @@ pub(crate) fn run<E: Engine>(
         wanted.push((existing.inode, replaced(existing)));
     }
     steps::do_anywhere(context, wanted)?;
-    // The directory is read again, because the steps may have changed it.
+    // Read the directory again, because the steps may have changed it.
     let mut to = context.directory(request.to_directory)?;
-    // The entry is read again too: removing the old name from the same directory may have moved it
-    // to another ordinal.
+    // Read the entry again too. The removal of the old name from the same directory may have moved
+    // the entry to another ordinal.
     match context.dentry(request.to_directory, &request.to_name)? {
         Some(found) => context.point_entry(&mut to, found, inode, kind),
         None => {
@@ -152,7 +153,7 @@ pub(super) fn confirm_source<E: Engine>(
     Ok(())
 }
 
-/// Returns the step that removes the replaced inode.
+/// Returns the step that removes a replaced directory, or a link of any other replaced inode.
 fn replaced(existing: &DentryRecord) -> Step {
     let inode = existing.inode;
     match existing.kind {

@@ -12,7 +12,7 @@ pub(crate) fn run<E: Engine>(
     context: &mut Context<'_, E>,
     request: SetAttributes,
 ) -> Result<SetAttributesReply, Stop> {
-    // A refused request must change nothing, and may notify no client.
+    // Check the times first, because a refused request must change nothing and notify no client.
     for set in [request.accessed, request.modified].into_iter().flatten() {
         if set.at.nanoseconds >= 1_000_000_000 {
             let what = format!(

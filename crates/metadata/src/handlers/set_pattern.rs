@@ -61,17 +61,18 @@ fn set_of_file<E: Engine>(
         write a new file with another pattern";
         return Err(Error::new(ErrorCode::InUse, what).into());
     }
-    // A truncation that storage has not synced yet is over: its chunk files have the old
-    // generation.
+    // A truncation that storage has not synced yet is obsolete, because its chunk files have the
+    // old generation.
     if context.shared.truncations.get(request.inode).is_some() {
         context.delete(&Key::Truncation(request.inode));
     }
-    // The file may still have inline bytes: a power loss may have lost the open of a client that
-    // has just written.
+    // The file may still have inline bytes, because a power loss may have lost the open of a client
+    // that has just written.
     context.remove_inline(record)?;
     let old = record.pattern.take();
     let generation = old.as_ref().map_or(0, |old| old.generation) + 1;
-    // Unset fields keep their values. If a policy chose the groups, the target chooses them again.
+    // Fields that the request does not set keep their values. If a policy chose the groups, the
+    // target chooses them again.
     let base = old.as_ref().map(PatternRequest::with_policies_of);
     let merged = patterns::merge(request.pattern.as_ref(), base.as_ref());
     let shared = &mut *context.shared;

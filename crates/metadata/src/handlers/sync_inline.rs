@@ -1,5 +1,5 @@
 //! `SyncInline`: checks whether inline writes have survived. The target replies only after all
-//! earlier records are synced.
+//! earlier log records are synced.
 
 use crate::engine::Engine;
 use crate::tx::context::Context;

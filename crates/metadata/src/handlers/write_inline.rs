@@ -38,7 +38,7 @@ pub(crate) fn run<E: Engine>(
     }
     let Some(start_number) = context.shared.starts.current() else { return Err(Stop::Unsafe) };
     let before = context.inline_bytes(inode)?;
-    // Both values fit into `usize`, because a pattern keeps only few bytes in metadata.
+    // Both values fit into `usize`, because a stripe pattern places only few bytes in metadata.
     let (start, end) = (offset as usize, offset as usize + bytes.len());
     let mut after = before.clone();
     after.resize(before.len().max(end), 0);
@@ -56,7 +56,7 @@ pub(crate) fn run<E: Engine>(
         context.merge_written(&mut record, &written);
         context.put_inode(&record);
     }
-    // The log record is not chosen yet; `inline::stamp` fills it in.
+    // The number of the log record is not known yet; `inline::stamp` sets it.
     let mark = InlineMark { start: start_number, record: Lsn::default() };
     Ok(WriteInlineReply { mark, attributes: record.attributes })
 }

@@ -1,11 +1,11 @@
 //! The table of file locks (`flock`, `fcntl`): the locks that sessions hold, and the queues of
 //! waiters.
 //!
-//! The store has one record for each owner. This table is a copy of the records in which the target
-//! finds conflicts by range. The table is loaded at the start, and updated with each key that a
-//! transaction writes ([`FileLocks::on_write`]). Waits are in memory only: clients poll again after
-//! a restart. `docs/design/0005-locks.md` describes the whole design; `queue` describes the states
-//! of a wait.
+//! The store has one record for each owner. This table is a copy of these records in memory, in
+//! which the target finds conflicts by range. The target loads the table at its start, and updates
+//! it with each key that a transaction writes ([`FileLocks::on_write`]). Waits are in memory only,
+//! because clients poll again after a restart. `docs/design/0005-locks.md` describes the whole
+//! design; `queue` describes the states of a wait.
 //!
 //! # Invariants
 //! - The table holds exactly the locks of the `FileLocks` records, including the records of the
@@ -47,7 +47,8 @@ struct File {
 impl File {
     /// Iterates over the held locks of other owners that conflict with a claim.
     fn held_against<'a>(&'a self, claim: &'a LockClaim) -> impl Iterator<Item = LockClaim> + 'a {
-        // Shortcut for a shared claim on a file that has ten thousand shared locks.
+        // A shared claim conflicts only with exclusive locks. If the file has none, skip its shared
+        // locks, of which there may be ten thousand.
         let may_conflict = claim.mode == LockMode::Exclusive || self.exclusive > 0;
         let held = may_conflict.then(|| self.held.iter()).into_iter().flatten();
         held.filter(|(owner, _)| **owner != claim.owner).flat_map(move |(owner, held)| {
@@ -241,9 +242,9 @@ impl FileLocks {
     }
 
     /// Returns the number of waits for locks of each session, and the number of waits that were not
-    /// examined. Visits only files with waits. Examines at most [`WAITERS_EXAMINED`] waits, and
-    /// after the first wait at most [`MAX_HOLDERS_EXAMINED`] owners of locks and waits, since
-    /// requests wait for this thread meanwhile.
+    /// examined. The search visits only files with waits, and is limited because requests wait for
+    /// this thread meanwhile. It examines at most [`WAITERS_EXAMINED`] waits. After the first wait,
+    /// it examines at most [`MAX_HOLDERS_EXAMINED`] owners of locks and waits.
     pub(crate) fn waits_by_holder(&self) -> (BTreeMap<SessionId, usize>, usize) {
         let (mut waits, mut examined, mut steps) = (BTreeMap::new(), 0, 0);
         let all =
@@ -293,8 +294,8 @@ impl FileLocks {
         reply
     }
 
-    /// Removes a wait, if it is in the queue. The client has got the lock, or no longer wants to
-    /// wait.
+    /// Removes a wait, if it is in the queue. The client has got the lock, or no longer waits for
+    /// it.
     pub(crate) fn end_wait(&mut self, file_key: FileKey, wait: (SessionId, u64)) {
         // The wait is missing if it has ended already, or if it is for a lock of the other kind.
         let Some(file) = self.files.get_mut(&file_key) else { return };
@@ -317,7 +318,7 @@ impl FileLocks {
     }
 
     /// Updates the queue after a claim was granted: removes the wait of this claim, and counts the
-    /// grant for each conflicting wait ahead, which was overtaken.
+    /// grant for each conflicting wait that the claim has overtaken.
     pub(crate) fn granted(&mut self, inode: InodeId, claim: &LockClaim, wait: u64, now: Duration) {
         let file_key = (inode, claim.kind);
         let file = self.files.get_mut(&file_key).expect("a granted lock stands in the table");

@@ -1,7 +1,7 @@
 //! The queue of the waiters for locks of one kind on one file, in order of arrival.
 //!
-//! Owns the state of each wait, and decides which waiters are woken. Does not own the held locks
-//! (`file_locks`): callers pass a closure that checks them.
+//! This module owns the state of each wait, and decides which waiters are woken. It does not own
+//! the held locks (`file_locks`), so callers pass a closure that checks them.
 //!
 //! # States of a wait
 //! ```text
@@ -20,7 +20,7 @@
 //! replied. In every state, `EndWait` or the end of the session removes the wait.
 //!
 //! A wait that many later claims have overtaken gets a *barrier* for some time: meanwhile no later
-//! waiter may take a lock that conflicts.
+//! waiter may take a lock that conflicts with its claim.
 //!
 //! # Invariants
 //! - A session's wait numbers are unique in the queue.
@@ -77,7 +77,7 @@ impl Wait {
     /// is twice as long as the one before.
     fn overtake(&mut self, now: Duration) {
         self.end_barrier(now);
-        // Saturates: above `MAX_OVERTAKEN` the exact count does not matter.
+        // The count saturates, because its exact value above `MAX_OVERTAKEN` does not matter.
         self.overtaken = self.overtaken.saturating_add(1);
         if self.overtaken >= MAX_OVERTAKEN && self.barrier.is_none() {
             let factor = 1_u32.checked_shl(self.barriers).unwrap_or(u32::MAX);
@@ -100,7 +100,7 @@ impl Wait {
         }
     }
 
-    /// Changes the state. If a request is parked, adds its reply to `replies`.
+    /// Changes the state of the wait. If a request is parked, adds its reply to `replies`.
     fn reply(&mut self, next: WaitState, replies: &mut Vec<WaitAnswer>) {
         let is_woken = matches!(next, WaitState::Woken { .. });
         let before = std::mem::replace(&mut self.state, next);
@@ -144,9 +144,9 @@ impl Queue {
         self.get(wait).is_some()
     }
 
-    /// Iterates over the waiters ahead of `wait` that must not be overtaken: woken waiters, and
-    /// waiters that have a barrier. If `wait` is not in the queue, all waiters count as ahead. If
-    /// `wait` is woken, barriers do not count, because it was woken before they began.
+    /// Iterates over the waiters ahead that `wait` must not overtake: woken waiters, and waiters
+    /// that have a barrier. If `wait` is not in the queue, all waiters count as ahead. If `wait` is
+    /// woken, barriers do not count, because it was woken before they began.
     pub(super) fn firm_before(
         &self,
         wait: (SessionId, u64),
@@ -222,7 +222,7 @@ impl Queue {
         }
     }
 
-    /// Whether [`Self::expire`] has anything to do.
+    /// Whether a wait or a barrier of the queue has expired.
     pub(super) fn is_due(&self, now: Duration) -> bool {
         self.0.iter().any(|it| it.until() <= now || it.barrier.is_some_and(|until| until <= now))
     }

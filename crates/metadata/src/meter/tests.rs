@@ -55,7 +55,8 @@ fn time_of_a_request_is_divided_into_stages() {
     let registry = Registry::new();
     let mut meter = Meter::new(&registry, TargetId::new(3));
     meter.connected();
-    // Request 1 is answered in its own batch; request 2 waits for the sync of the log.
+    // The target replies to request 1 in the same batch. The reply to request 2 waits for the sync
+    // of the log.
     let events =
         [arrive(&mut meter, Lookup::ID, 1, MS * 10), arrive(&mut meter, Lookup::ID, 2, MS * 12)];
     meter.begin_batch(&events, MS * 14);
@@ -100,7 +101,7 @@ fn requests_of_an_ended_connection_are_forgotten() {
     meter.begin_batch(&events, MS);
     meter.end_batch(&mut [], MS);
     meter.disconnected(1);
-    // The late reply of the dropped request counts nothing.
+    // The meter ignores the late reply to the dropped request.
     meter.end_batch(&mut [reply(Lookup::ID, 1, Ok(Vec::new()))], MS);
     let figures = Figures::of(&registry);
     assert_eq!(figures.number("skep_metadata_requests_busy", "3"), 0);

@@ -24,7 +24,7 @@ pub(crate) fn new_inode<E: Engine>(
         )
         .into());
     }
-    // An odd multiplier visits every shard before it repeats one.
+    // With an odd multiplier, consecutive numbers visit every shard before one repeats.
     let shard: ShardId = shards[(number.wrapping_mul(40_503) % shards.len() as u64) as usize];
     let inode = InodeId::from_parts(shard, number);
     Ok(context.new_attributes(inode, FileKind::Directory, new, None))

@@ -12,7 +12,7 @@ impl<E: Engine> Context<'_, E> {
     /// session has the inode open.
     pub(crate) fn drop_link(&mut self, mut record: InodeRecord) -> Result<(), Stop> {
         let inode = record.attributes.inode;
-        // Saturates, because a damaged count in the store must not stop the target.
+        // The subtraction saturates, because a damaged count in the store must not stop the target.
         record.attributes.links = record.attributes.links.saturating_sub(1);
         if record.attributes.links == 0 && self.opens(inode)?.is_zero() {
             return self.dispose(&record);
@@ -42,7 +42,7 @@ impl<E: Engine> Context<'_, E> {
         self.remove_inode(record)
     }
 
-    /// Removes an inode with its extended attributes and its first bytes.
+    /// Removes an inode with its extended attributes and its inline bytes.
     pub(crate) fn remove_inode(&mut self, record: &InodeRecord) -> Result<(), Stop> {
         let inode = record.attributes.inode;
         if record.has_xattrs {

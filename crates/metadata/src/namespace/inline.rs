@@ -1,10 +1,10 @@
-//! The first bytes of files whose stripe pattern keeps them in metadata: how writes, truncations
+//! The inline bytes of files, which the stripe pattern places in metadata: how writes, truncations
 //! and removals change the stored bytes (docs/design/0009-first-bytes-in-metadata.md).
 //! `tx::start_numbers` decides whether acknowledged writes have survived.
 //!
 //! # Invariants
-//! - Zeros at the end are not stored. So cleared bytes take no space, and no byte counts as written
-//!   unless a client wrote it.
+//! - Zeros at the end of the inline bytes are not stored. So cleared bytes take no space, and no
+//!   byte counts as written unless a client wrote it.
 //! - Bytes beyond the file size belong to a write in flight, or to a failed write that the client
 //!   is about to clear. If the writer dies, the recovered size includes these bytes, as it does for
 //!   chunk files.
@@ -31,13 +31,13 @@ pub(crate) fn stamp(header: &Header, lsn: Lsn, reply: &mut Vec<u8>) -> Result<()
 }
 
 impl<E: Engine> Context<'_, E> {
-    /// Returns the inode of a file, for a request about a range of its first bytes. `end` is the
+    /// Returns the inode of a file, for a request about a range of its inline bytes. `end` is the
     /// end of that range; `None` means that the end overflows.
     ///
     /// # Errors
     /// - `Stale` if the file was removed or has a different stripe pattern now.
     /// - `InvalidArgument` if the inode is not a regular file, or if the range is not within the
-    ///   bytes that metadata keeps.
+    ///   bytes that the stripe pattern places in metadata.
     pub(crate) fn inline_file(
         &self,
         inode: InodeId,
@@ -65,7 +65,7 @@ impl<E: Engine> Context<'_, E> {
         Ok(record)
     }
 
-    /// Returns the stored part of a file's first bytes.
+    /// Returns the stored inline bytes of a file, without zeros at the end.
     ///
     /// # Errors
     /// `Corrupt` if the checksum does not match.

@@ -38,11 +38,11 @@ impl<E: Engine> Context<'_, E> {
         }
     }
 
-    /// Updates a directory after an entry was added or removed. `entries` is the change of the
-    /// number of entries, and `links` that of the number of subdirectories.
+    /// Updates a directory after an entry was added or removed. `entries` and `links` are the
+    /// changes of the number of entries and of the number of subdirectories.
     pub(crate) fn change_directory(&mut self, record: &mut InodeRecord, entries: i64, links: i32) {
         let attributes = &mut record.attributes;
-        // Saturates, because a damaged count in the store must not stop the target.
+        // The sums saturate, because a damaged count in the store must not stop the target.
         attributes.size = attributes.size.saturating_add_signed(entries);
         attributes.links = attributes.links.saturating_add_signed(links);
         self.touch_modified(attributes);

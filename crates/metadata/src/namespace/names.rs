@@ -33,7 +33,7 @@ impl<E: Engine> Context<'_, E> {
     ) -> Result<Option<(u64, DentryRecord)>, Stop> {
         self.check_free(Resource::Dentry(directory, name.to_vec()))?;
         let first = name_cursor(self.shared.map.cluster, directory, name);
-        // Ordinals have no gaps (see `remove_dentry`), so the first free one ends the search.
+        // Ordinals have no gaps (see `remove_dentry`), so the first free ordinal ends the search.
         for ordinal in 0..ORDINALS {
             match self.get::<DentryRecord>(&Key::Dentry(directory, first + ordinal))? {
                 Some(dentry) if dentry.name.0 == name => {
@@ -105,9 +105,10 @@ impl<E: Engine> Context<'_, E> {
         Ok(())
     }
 
-    /// Whether a directory has no entries. Each change of an entry counts the entries in the same
-    /// transaction, as the size of the directory. A search for entries would walk through the
-    /// tombstones of all removed ones. Debug builds search nevertheless and compare.
+    /// Whether a directory has no entries. The size of the directory is the number of its entries,
+    /// and each transaction that changes an entry updates it. A search for entries would walk
+    /// through the tombstones of all removed entries. Debug builds search nevertheless, and compare
+    /// the result with the size.
     pub(crate) fn is_empty_directory(&self, directory: &InodeRecord) -> Result<bool> {
         let is_empty = directory.attributes.size == 0;
         if cfg!(debug_assertions) {

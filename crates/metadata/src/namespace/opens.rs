@@ -11,7 +11,7 @@ use skep_wire::metadata::OpenMode;
 impl<E: Engine> Context<'_, E> {
     /// Returns whether the session's open makes the file shared, or finds it shared already. A file
     /// is shared if several sessions have it open and at least one of them may write. Returns
-    /// [`Stop::Held`] until the sessions that must acknowledge the sharing have done so.
+    /// [`Stop::Held`] until every session that must acknowledge the sharing has acknowledged it.
     pub(crate) fn check_shared(&mut self, inode: InodeId, mode: OpenMode) -> Result<bool, Stop> {
         let session = self.session()?;
         let holders = self.shared.sharing.holders(inode);
@@ -26,8 +26,9 @@ impl<E: Engine> Context<'_, E> {
             let is_being_shared = self.shared.sharing.is_being_shared(inode);
             // An open for writing that waits for acknowledgements need not wait for this session,
             // because the reply to this request marks the file as shared. But if this session has
-            // the file open already, that open must wait for its acknowledgement. The reply to the
-            // earlier open of this session may lack the mark, and may arrive after this reply.
+            // the file open already, the open for writing must wait for this session's
+            // acknowledgement. The reply to the earlier open of this session may lack the mark, and
+            // may arrive after this reply.
             if !holders.contains(&session) {
                 self.shared.sharing.acknowledged_by_open(inode, session);
             }
@@ -45,9 +46,9 @@ impl<E: Engine> Context<'_, E> {
         Err(Stop::Held(Resource::Sharing(inode)))
     }
 
-    /// Makes a file shared before a session truncates it by its path: a client that alone has the
-    /// file open for writing appends at the end that it has cached. Returns [`Stop::Held`] until
-    /// that client has acknowledged.
+    /// Makes a file shared before a session truncates it by its path, because a client that alone
+    /// has the file open for writing appends at its cached end of the file. Returns [`Stop::Held`]
+    /// until that client has acknowledged the sharing.
     pub(crate) fn share_with_writers(&mut self, inode: InodeId) -> Result<(), Stop> {
         if self.opens(inode)?.writers > 0 {
             self.check_shared(inode, OpenMode::Write)?;
@@ -71,7 +72,7 @@ impl<E: Engine> Context<'_, E> {
     }
 
     /// Releases the locks of a session on a file that the session no longer has open. Clients
-    /// release their locks before they close a file; this makes sure that no lock remains.
+    /// release their locks before they close a file; this function makes sure that no lock remains.
     fn unlock_closed(&mut self, closed: &Key<'_>) {
         if let Key::SessionOpen(session, inode) = closed {
             for owner in self.shared.file_locks.owners(*session, *inode) {
@@ -80,7 +81,8 @@ impl<E: Engine> Context<'_, E> {
         }
     }
 
-    /// Subtracts opens of a session. Returns `false` if the session does not have that many opens.
+    /// Subtracts opens of a session from the open counts of a file. Returns `false` if the session
+    /// does not have that many opens.
     pub(crate) fn uncount_opens(
         &mut self,
         session: SessionId,

@@ -2,7 +2,7 @@
 //! `Truncation` records in the store, loaded at the start, and updated with each key that a
 //! transaction writes ([`TruncationTable::on_write`]).
 //!
-//! Does not send requests to storage (`background::truncations`).
+//! The table does not send requests to storage; `background::truncations` does.
 
 use skep_format::metadata::TruncationRecord;
 use skep_types::{Error, InodeId};
@@ -28,7 +28,7 @@ pub(crate) struct TruncationTable {
     pending: BTreeSet<InodeId>,
     /// Files whose truncation has stopped being pending since [`Self::take_ended`] was called.
     ended: Vec<InodeId>,
-    /// Files whose truncation must be settled without delay.
+    /// Files whose truncation must be settled (synced at storage) without delay.
     urgent: BTreeSet<InodeId>,
 }
 
@@ -93,7 +93,7 @@ impl TruncationTable {
         true
     }
 
-    /// Asks the job to settle an applied truncation without delay.
+    /// Asks the truncation job to sync an applied truncation at storage without delay.
     pub(crate) fn settle_soon(&mut self, inode: InodeId) {
         self.urgent.insert(inode);
     }

@@ -2,9 +2,9 @@
 //! reach beyond the new size, the same transaction writes a work item, and storage truncates the
 //! chunk files afterwards. `docs/design/0010-truncations.md` describes the whole design.
 //!
-//! Owns the change of the inode, and the rule which requests wait for a pending truncation. Does
-//! not own the requests to storage (`background::truncations`) or the replies that wait
-//! (`target::truncations`).
+//! This module owns the change of the inode, and the rule on which requests wait for a pending
+//! truncation. It does not own the requests to storage (`background::truncations`) or the replies
+//! that wait (`target::truncations`).
 //!
 //! # Invariants
 //! - While a truncation is pending, no request makes the file longer, and no client that may write
@@ -36,7 +36,8 @@ use skep_wire::frame::Header;
 use skep_wire::metadata::{self as md, TruncatedChunk};
 use skep_wire::{file_locks as fl, inline as il};
 
-/// Truncates or extends a file. An open with `O_TRUNC` calls this too. The caller stores the inode.
+/// Truncates or extends a file. The handler of an open with `O_TRUNC` calls this function too. The
+/// caller stores the inode.
 pub(crate) fn truncate<E: Engine>(
     context: &mut Context<'_, E>,
     record: &mut InodeRecord,
@@ -102,9 +103,9 @@ fn chunk_files_beyond(
         .collect()
 }
 
-/// Removes the chunk files that have no byte of a file of length `size` from the set of synced
-/// ones. If such a chunk file is lost, the truncation has removed its bytes anyway, so programs can
-/// write there again.
+/// Removes each chunk file that has no byte of a file of length `size` from the set of synced chunk
+/// files. If such a chunk file is lost, the truncation has removed its bytes anyway, so programs
+/// can write there again.
 fn forget_empty(record: &mut InodeRecord, size: u64) {
     let Some(pattern) = record.pattern.as_ref().filter(|_| !record.synced_chunk_files.is_empty())
     else {
@@ -140,7 +141,7 @@ fn cover(
     }
 }
 
-/// Sets the size of a file, and truncates the first bytes that metadata keeps.
+/// Sets the size of a file, and truncates its inline bytes.
 fn set_size<E: Engine>(
     context: &mut Context<'_, E>,
     record: &mut InodeRecord,
@@ -208,7 +209,8 @@ impl<E: Engine> Context<'_, E> {
         if self.opens(inode)?.writers > 0 {
             if self.has_size_recovery(inode)? {
                 // Several clients had the file open for writing, so each of them has reported its
-                // writes before they were acknowledged. The chunk files may have an old tail.
+                // writes before they were acknowledged. The chunk files may have old bytes beyond
+                // the end of the file.
                 self.delete(&Key::SizeRecovery(inode));
                 self.touch_modified(&mut record.attributes);
                 self.put_inode(&record);
@@ -264,13 +266,13 @@ pub(crate) fn unfinished(inode: InodeId, error: &Error) -> Error {
 /// The behaviour of an operation while the truncation of a file is pending.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Patience {
-    /// It runs.
+    /// The operation runs.
     Ignores,
-    /// It waits.
+    /// The operation waits for the end of the truncation.
     Waits,
-    /// It waits, or fails if storage has refused the truncation.
+    /// The operation waits, or fails if storage has refused the truncation.
     WaitsOrFails,
-    /// It waits, or replaces the truncation if storage has refused it.
+    /// The operation waits, or replaces the truncation if storage has refused it.
     Replaces,
 }
 

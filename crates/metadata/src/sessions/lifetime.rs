@@ -68,7 +68,8 @@ impl<E: Engine> MetadataTarget<E> {
     /// (docs/design/0006-fencing.md).
     ///
     /// If many clients are silent at once, the network of this target is the more probable fault.
-    /// Then management keeps the clients whose heartbeats it receives, and their sessions go on.
+    /// Then management does not remove the clients whose heartbeats it receives, and their sessions
+    /// continue.
     pub(crate) fn expire_sessions(&mut self) {
         let lease = self.lease();
         let SilentClients { expired, doubtful } = self.sessions.expire(self.shared.now, lease);

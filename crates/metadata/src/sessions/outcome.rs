@@ -1,14 +1,14 @@
-//! `AskOutcome`: reports whether a request was executed whose session has ended.
+//! `AskOutcome`: reports whether a request of an ended session was executed.
 //!
-//! The client asks if it received no reply to the request. Without this question it would have to
-//! repeat the request in its next session, and a second execution may remove or overwrite what
-//! another client has made meanwhile.
+//! A client that received no reply to the request asks for its outcome. Without this question it
+//! would have to repeat the request in its next session, and a second execution may remove or
+//! overwrite a newer change of another client.
 //!
 //! # Why the outcome is final
 //! The target replies only after it has logged the end of the session. From then on it executes no
 //! request of the session. The replies of the session's slots stay until the record of its end is
-//! deleted, see `background::forget`. If a power loss removes a record that the reply was based on,
-//! that is the loss of an acknowledged change like any other.
+//! deleted, see `background::forget`. If a power loss removes a log record on which the reply was
+//! based, this counts as any other loss of an acknowledged change.
 
 use crate::engine::Engine;
 use crate::target::{MetadataTarget, PendingReply};

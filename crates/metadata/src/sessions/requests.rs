@@ -1,16 +1,16 @@
-//! Admits requests: decides whether a request may run, and whether it is a repetition.
+//! Admits requests: decides whether a request may run, and whether it is a retry.
 //!
 //! # Exactly once
 //! A slot has at most one request in progress, and the sequence number increases with each request.
-//! A repetition of the last request gets the same reply. The store keeps the reply of a change,
-//! written in the transaction of that change. A refusal is kept in memory only, because no
-//! repetition outlives the connections of a process.
+//! A retry of the last request gets the same reply. The transaction of a change also stores the
+//! reply to the change. A refusal is in memory only, because no retry outlives the connections of a
+//! process.
 //!
 //! The replies of an ended session stay for a while, so that a client that lost its session can ask
 //! for the outcome of its last requests (`outcome`).
 //!
-//! So a request that was delayed on an abandoned connection never runs after its repetition. If a
-//! newer request arrives in the slot while an older one waits, the target drops the older one.
+//! So a request that was delayed on an abandoned connection never runs after its retry. If a newer
+//! request arrives in the slot while an older one waits, the target drops the older one.
 
 use crate::engine::Engine;
 use crate::handlers;
@@ -173,8 +173,8 @@ impl<E: Engine> MetadataTarget<E> {
 
     /// Checks that a request is addressed to this target as the primary of its group, in the epoch
     /// of this target's cluster map, and that the map is new enough. This check comes before the
-    /// check of the session: only the primary has the sessions of the group, and a client that gets
-    /// `StaleSession` gives up its session and its locks.
+    /// check of the session, because only the primary has the sessions of the group, and a client
+    /// that gets `StaleSession` gives up its session and its locks.
     fn check_addressee(&self, header: &Header) -> Result<()> {
         let Shared { group: own, ref map, .. } = self.shared;
         let stale = |what: String| Err(Error::new(ErrorCode::StaleMap, what));
@@ -227,8 +227,8 @@ impl<E: Engine> MetadataTarget<E> {
         Ok(())
     }
 
-    /// Replies to a repetition of the slot's last request, and refuses older requests. Returns
-    /// `false` if the request is new.
+    /// Replies to a retry of the slot's last request, and refuses older requests. Returns `false`
+    /// if the request is new.
     fn ran_before(
         &mut self,
         connection: ConnectionId,
@@ -257,8 +257,8 @@ impl<E: Engine> MetadataTarget<E> {
         }
         if let Some((id, sequence)) = self.sessions.running(slot) {
             if sequence == header.sequence {
-                // The request is still running. The client may read only one of the connections, so
-                // the target will reply on all of them.
+                // The request is still running. The client may read only one of the connections on
+                // which the request arrived, so the target will reply on all of them.
                 if let Some(op) = self.operations.get_mut(id) {
                     op.repetitions.push((connection, header.clone()));
                     if op.repetitions.len() > MAX_REPETITIONS {
@@ -277,9 +277,9 @@ impl<E: Engine> MetadataTarget<E> {
         Ok(false)
     }
 
-    /// Whether a session has ended. A request to open an ended session is a late repetition. Such a
+    /// Whether a session has ended. A request to open an ended session is a late retry. Such a
     /// request must not reopen the session, because the stored replies that detect other late
-    /// repetitions were deleted with the session.
+    /// retries were deleted with the session.
     pub(super) fn has_ended(&self, session: SessionId) -> Result<bool> {
         Ok(self.table.get(&Key::SessionEnd(session).to_bytes())?.is_some())
     }

@@ -1,9 +1,9 @@
-//! Clients that have stopped to send requests while requests of other clients wait for them: for a
+//! Clients that have stopped sending requests while requests of other clients wait for them: for a
 //! lock that they hold, or for their acknowledgement that a file becomes shared.
 //!
-//! Owns the search for these clients, and the figures about them. Does not own the end of their
-//! sessions (`sessions::lifetime`): after a lease without a request, the target asks management to
-//! remove the client, and the waits end.
+//! This module owns the search for these clients, and the metrics about them. It does not own the
+//! end of their sessions (`sessions::lifetime`). After a lease without a request, the target asks
+//! management to remove the client, and the waits end.
 
 use crate::engine::Engine;
 use crate::target::MetadataTarget;
@@ -12,19 +12,19 @@ use skep_types::{NodeId, SessionId, TargetId};
 use std::sync::{Arc, Mutex, TryLockError};
 use std::time::Duration;
 
-/// Maximum number of clients in the figures. If more clients are silent at once, the network is the
+/// Maximum number of clients in the metrics. If more clients are silent at once, the network is the
 /// more probable fault.
 const MAX_HOLDERS: usize = 16;
-/// Part of its lease for which a client must be silent. A client renews its session several times
-/// in a lease.
+/// A client counts as silent after 1/`SILENT_PART` of its lease without a request. A client renews
+/// its session several times in a lease.
 const SILENT_PART: u32 = 2;
 
 /// The silent clients that a search has found.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct FoundHolders {
     pub(crate) holders: Vec<SilentHolder>,
-    /// Number of waits for locks that the search has not examined: their number is bounded, since
-    /// requests wait for the thread while it searches.
+    /// Number of waits for locks that the search has not examined. The search is bounded, since
+    /// requests wait for the thread meanwhile.
     pub(crate) unexamined: usize,
 }
 
@@ -32,15 +32,16 @@ pub(crate) struct FoundHolders {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SilentHolder {
     pub(crate) client: NodeId,
-    /// Time since its last request.
+    /// Time since the client's last request.
     pub(crate) silent: Duration,
-    /// Number of locks and opens of other clients that wait for it.
+    /// Number of locks and opens of other clients that wait for this client.
     pub(crate) waits: usize,
 }
 
 impl<E: Engine> MetadataTarget<E> {
-    /// Returns the silent clients for which requests wait, at most [`MAX_HOLDERS`]. Takes a bounded
-    /// time: it passes over the sessions once, and examines a bounded number of waits and locks.
+    /// Returns the silent clients for which requests wait, at most [`MAX_HOLDERS`]. The search
+    /// takes a bounded time, because it visits each session once, and examines a bounded number of
+    /// waits and locks.
     pub(crate) fn silent_holders(&self) -> FoundHolders {
         let is_idle = self.shared.file_locks.wait_count() == 0 && !self.shared.sharing.is_waiting();
         if is_idle {
@@ -65,12 +66,12 @@ impl<E: Engine> MetadataTarget<E> {
     }
 }
 
-/// The figures about silent clients of one target.
+/// The metrics of one target about silent clients.
 #[derive(Debug)]
 pub(crate) struct SilentHolders {
     target: TargetId,
-    /// The target's thread writes, the thread of a snapshot reads. Neither waits: the writer skips
-    /// an update while the list is being read.
+    /// The target's thread writes the list, and the thread of a snapshot reads it. The writer never
+    /// waits; it skips an update while the list is being read.
     list: Mutex<FoundHolders>,
 }
 
@@ -79,7 +80,7 @@ impl SilentHolders {
         Arc::new(Self { target, list: Mutex::default() })
     }
 
-    /// Replaces the list.
+    /// Replaces the list of silent clients.
     pub(crate) fn set(&self, found: FoundHolders) {
         match self.list.try_lock() {
             Ok(mut list) => *list = found,

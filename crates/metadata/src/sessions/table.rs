@@ -1,9 +1,10 @@
 //! The table of sessions: their leases, and the slots that have a request in progress.
 //!
 //! The store has the state that must survive a restart: the session, the last replies of its slots,
-//! and its open files. The table itself may be lost: all leases restart when the target starts. The
-//! target logs the end of a session before it releases anything of the session. The record of the
-//! end stays for a while, so that neither a restart nor a late request reopens the session.
+//! and its open files. The table itself may be lost, because all leases restart when the target
+//! starts. The target logs the end of a session before it releases anything of the session. The
+//! record of the end stays for a while, so that neither a restart nor a late request reopens the
+//! session.
 //!
 //! # States of a session
 //! ```text
@@ -17,8 +18,9 @@
 //!              client      ended: the target logs the end, then closes files and releases
 //!                          locks in pieces (`background/session_end.rs`), and forgets it
 //! ```
-//! If more than a quarter of the clients are silent at once, their sessions do not expire: the
-//! target asks management to remove the clients whose heartbeats do not arrive there either.
+//! If more than a quarter of the clients are silent at once, their sessions do not expire. The
+//! target asks management to remove only the clients whose heartbeats management does not receive
+//! either.
 //!
 //! The target refuses requests of an expired session with `Evicted`, and asks management to remove
 //! the client. An expired session keeps its opens and locks until the session has ended.
@@ -80,9 +82,9 @@ pub(crate) struct SilentClients {
     pub(crate) doubtful: BTreeSet<NodeId>,
 }
 
-/// Whether the target itself may be disconnected from its clients: more than a quarter of them are
-/// silent, and either several clients or all. If these clients have died, management receives no
-/// heartbeats from them either.
+/// Whether the target itself may be disconnected from its clients: more than a quarter of the
+/// clients are silent, and these are either several clients or all clients. If these clients have
+/// died, management receives no heartbeats from them either.
 fn may_be_cut_off(silent: usize, all: usize) -> bool {
     silent * 4 > all && (silent > 1 || silent == all)
 }
@@ -119,10 +121,9 @@ impl Sessions {
         self.all.values_mut().for_each(|session| session.renewed_at = now);
     }
 
-    /// Finds the sessions whose lease has run out. `lease` is the minimum for every session.
+    /// Finds the sessions whose lease has run out. `lease` is the minimum lease of every session.
     /// Expires these sessions, unless the metadata target itself may have lost its network
-    /// connection.
-    /// Returns no clients if the next check is not due yet.
+    /// connection. Returns no clients if the next check is not due yet.
     pub(crate) fn expire(&mut self, now: Duration, lease: Duration) -> SilentClients {
         let mut clients = SilentClients::default();
         if now < self.checked_at + lease / 8 {
@@ -224,7 +225,7 @@ impl Sessions {
         }
     }
 
-    /// Returns the refusal of the slot's last request, with its sequence number.
+    /// Returns the refusal of the slot's last request, with the request's sequence number.
     pub(crate) fn refused(&self, slot: Slot) -> Option<&(u64, Error)> {
         self.refused.get(&slot)
     }

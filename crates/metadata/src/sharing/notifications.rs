@@ -68,7 +68,8 @@ impl<E: Engine> MetadataTarget<E> {
         }
     }
 
-    /// Replies to the polls that have notifications, and to those whose clients must poll again.
+    /// Replies to the polls that have notifications, and to the polls whose clients must poll
+    /// again.
     pub(crate) fn send_notifications(&mut self) {
         self.shared.sharing.end_batch();
         for reply in self.shared.sharing.due_replies(self.shared.now) {

@@ -4,10 +4,10 @@
 //! client may neither append at a locally cached end of file nor keep cached pages.
 //! `docs/design/0008-shared-files.md` describes the whole design.
 //!
-//! The store has the opens. This table is a copy of the opens by file. The table is loaded at the
-//! start, and updated with each key that a transaction writes ([`Sharing::on_write`]).
-//! Notifications are in memory only: after a restart, the client repeats the open that requires
-//! them.
+//! The store has the opens. This table is a copy of the opens by file. The target loads the table
+//! at its start, and updates it with each key that a transaction writes ([`Sharing::on_write`]).
+//! Notifications are in memory only, because after a restart the client repeats the open that
+//! requires them.
 //!
 //! # States of a file
 //! ```text
@@ -92,7 +92,7 @@ impl Sharing {
     /// Updates the table with a key that a transaction has written, if the key is an open of a
     /// session.
     pub(crate) fn on_write(&mut self, key: &[u8], is_open: bool) {
-        // Every written key passes here; most of them are of other kinds.
+        // Every written key passes here, and most of these keys are not opens.
         let Some((session, inode)) = session_open_of(key) else { return };
         if is_open {
             let holders = self.holders.entry(inode).or_default();
@@ -206,8 +206,8 @@ impl Sharing {
 
     // ---- polls
 
-    /// Parks a session's request for notifications, except those in `received`. Returns the reply,
-    /// without notifications, to the session's earlier parked request.
+    /// Parks a session's request for the notifications whose numbers are not in `received`. Returns
+    /// the reply, without notifications, to the session's earlier parked request.
     pub(crate) fn poll(
         &mut self,
         connection: ConnectionId,

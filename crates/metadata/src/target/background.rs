@@ -61,7 +61,7 @@ impl<E: Engine> MetadataTarget<E> {
         })
     }
 
-    /// Updates the target after internal work was committed in record `lsn`.
+    /// Updates the target after internal work was committed in log record `lsn`.
     pub(super) fn after_internal(&mut self, work: InternalWork, lsn: Lsn) -> Result<()> {
         match work {
             InternalWork::RecordStart => self.shared.starts.logged(lsn),
@@ -81,7 +81,7 @@ impl<E: Engine> MetadataTarget<E> {
         })
     }
 
-    /// Adds a prepared transaction to the jobs, if the request has created one.
+    /// Adds the prepared transaction to the jobs, if the `Prepare` request has created it.
     pub(super) fn after_prepare(&mut self, transaction: TransactionId) -> Result<()> {
         self.with_jobs(|background, context| background.after_prepare(transaction, context))
     }

@@ -7,11 +7,11 @@ use std::collections::HashMap;
 /// The receiver of another group's reply.
 #[derive(Debug)]
 pub(crate) enum CallPurpose {
-    /// An operation, which keeps the reply at this index.
+    /// An operation, which stores the reply at this index.
     Operation { id: u64, index: usize },
     /// A background job.
     Background(BackgroundCall),
-    /// No receiver: the operation has started over or failed, so the target drops the reply.
+    /// No receiver, because the operation has started over or failed. The target drops the reply.
     Abandoned,
 }
 
@@ -22,7 +22,7 @@ impl CallPurpose {
     }
 }
 
-/// Calls without a reply.
+/// Calls to other groups that have no reply yet.
 #[derive(Debug, Default)]
 pub(crate) struct Calls {
     pending: HashMap<CallId, CallPurpose>,

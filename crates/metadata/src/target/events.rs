@@ -34,7 +34,7 @@ pub enum Event {
         lsn: Lsn,
     },
     /// Another member of the group has replied to [`Action::SendToMember`], or the request has
-    /// failed. The target repeats what is still necessary.
+    /// failed. The target sends another request if the member still needs one.
     MemberReply {
         /// The member.
         member: TargetId,
@@ -55,7 +55,7 @@ pub enum Event {
     FreeSpace {
         /// `None` means that there is enough free space. Otherwise the target refuses requests that
         /// add something, with this error message, until the next event of this kind. The message
-        /// has a hint how to fix the shortage.
+        /// has a hint on how to fix the shortage.
         shortage: Option<String>,
     },
     /// Time has passed.
@@ -76,8 +76,8 @@ pub enum Action {
         /// Contents of the record.
         payload: Vec<u8>,
     },
-    /// Remove all records after this record from the log, durably: no power loss may bring them
-    /// back. Only a backup does this, and never while a sync is running.
+    /// Durably remove all log records after `after`, so that no power loss brings them back. Only a
+    /// backup does this, and never while a sync is running.
     Truncate {
         /// Last record that stays.
         after: Lsn,

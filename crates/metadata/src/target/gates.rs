@@ -1,8 +1,9 @@
-//! The output of a batch, and the replies and calls that wait for the log: until every serving
-//! member of the group has appended a record (*held*), or has synced it (*safe*).
+//! The output of a batch, and the replies and calls that wait for the log. They wait until every
+//! serving member of the group has appended a record (*held*), or has synced it (*safe*).
 //!
-//! Owns the numbers of log records, the state of syncs, and the waiting replies and calls. Does not
-//! own the progress of the members (`watermarks`) and the contents of records (`tx::table`).
+//! This module owns the numbers of log records, the state of syncs, and the waiting replies and
+//! calls. It does not own the progress of the members (`watermarks`) and the contents of records
+//! (`tx::table`).
 
 use super::calls::CallPurpose;
 use super::events::Action;
@@ -25,10 +26,10 @@ pub(crate) struct PendingReply {
     pub(crate) result: Result<Vec<u8>>,
 }
 
-/// The records for which a reply waits. Each reply gets its gate once, when it is made.
+/// The log records for which a reply waits. Each reply gets its gate once, when it is made.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct ReplyGate {
-    /// Last record whose changes the reply may show: every serving member must have appended it.
+    /// Last record whose changes the reply may show. Every serving member must have appended it.
     pub(crate) held: Lsn,
     /// Last record that every serving member must have synced.
     pub(crate) safe: Lsn,
@@ -49,8 +50,8 @@ pub(crate) struct BatchOutput {
 /// The state of the log, with the replies and calls that wait for it.
 ///
 /// # Invariants
-/// - The last synced record is at most the last one that a sync covers, which is at most the last
-///   appended one.
+/// - The last synced record is not after the last record that a sync covers, and this record is not
+///   after the last appended record.
 /// - Each reply in `until_held` waits for a record that is not held, and each reply in `until_safe`
 ///   and each call in `calls` for a record that is not safe.
 #[derive(Debug)]
@@ -97,8 +98,9 @@ impl SyncGates {
         self.epoch
     }
 
-    /// Begins a higher epoch. All later records carry it. Forgets the progress of all others: a
-    /// member that lost power has less than it reported in an earlier epoch.
+    /// Begins a higher epoch. All later records carry this epoch. Forgets the progress of all other
+    /// members, because a member that lost power may have fewer records than it reported in an
+    /// earlier epoch.
     pub(crate) fn begin_epoch(&mut self, epoch: Epoch) {
         debug_assert!(epoch > self.epoch, "epochs rise");
         self.epoch = epoch;
@@ -124,7 +126,7 @@ impl SyncGates {
         self.watermarks.safe()
     }
 
-    /// Replaces the other serving members of the group.
+    /// Replaces the list of the other serving members of the group.
     pub(crate) fn set_others(&mut self, others: Vec<TargetId>) {
         self.watermarks.set_others(others);
     }
@@ -168,7 +170,7 @@ impl SyncGates {
         self.sync_wanted = self.sync_wanted.max(lsn);
     }
 
-    /// Returns the state of the log that requests report to the other members.
+    /// Returns the state of the log that the shipper's requests report to the other members.
     pub(crate) fn group_log(&self) -> GroupLog {
         GroupLog {
             epoch: self.epoch,
@@ -184,9 +186,10 @@ impl SyncGates {
         self.sync.appended(now);
     }
 
-    /// Returns the reply if its records are held and safe, or else keeps it until they are.
+    /// Returns the reply if the records of its gate are held and safe. Otherwise the reply waits
+    /// until they are.
     pub(crate) fn pass(&mut self, gate: ReplyGate, reply: PendingReply) -> Option<PendingReply> {
-        // A reply that waits for a sync must not wait for the next periodic one.
+        // A reply that waits for a sync must not wait for the next periodic sync.
         if gate.safe > self.safe() {
             self.request_sync_of(gate.safe);
         }

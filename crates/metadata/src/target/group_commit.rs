@@ -1,5 +1,5 @@
 //! Group commit: the order in which log records, calls and replies leave the target, the time at
-//! which a sync begins, and the release of all that waited for the log.
+//! which a sync begins, and the release of the replies and calls that waited for the log.
 
 use super::events::Action;
 use super::gates::{PendingReply, ReplyGate};
@@ -34,7 +34,7 @@ impl<E: Engine> MetadataTarget<E> {
         self.release_gated()
     }
 
-    /// Releases all that waited until records are held or safe.
+    /// Releases the replies, calls and operations that waited until records are held or safe.
     pub(super) fn release_gated(&mut self) -> Result<()> {
         let (replies, calls) = self.gates.take_released();
         self.batch.replies.extend(replies.into_iter().map(|it| (ReplyGate::default(), it)));
@@ -77,7 +77,7 @@ impl<E: Engine> MetadataTarget<E> {
     pub(super) fn end_batch(&mut self) -> Vec<Action> {
         self.end_record();
         let batch = std::mem::take(&mut self.batch);
-        // The records of this batch are complete, so in a group of one they are held now.
+        // The records of this batch are complete, so in a group of one member they are held now.
         let gates = &mut self.gates;
         let replies = batch.replies.into_iter().filter_map(|(gate, it)| gates.pass(gate, it));
         let replies: Vec<_> = replies.collect();
@@ -123,8 +123,8 @@ impl<E: Engine> MetadataTarget<E> {
 
     /// Sends a reply at the end of the batch or later. The reply waits until all records that it
     /// may show are held. With `after`, it also waits until that record is safe. A target that
-    /// syncs before each reply waits until all of them are safe. Each reply gets its gate here,
-    /// once: later records must not make it wait longer.
+    /// syncs before each reply waits until all of these records are safe. Each reply gets its gate
+    /// here and only once, because later records must not make it wait longer.
     pub(crate) fn queue_reply(&mut self, reply: PendingReply, after: Option<Lsn>) {
         // Refusals and replies to reads wait too, because they may show changes that another
         // primary, or this target after a power loss, would not have.

@@ -21,8 +21,8 @@ use skep_types::{Epoch, Error, ErrorCode, Lsn, MapVersion, Result};
 use skep_wire::senders::SenderEpochs;
 
 impl<E: Engine> MetadataTarget<E> {
-    /// Starts from an engine and the log records since its last checkpoint. Skips records that the
-    /// engine already has.
+    /// Starts a target from an engine and the log records since its last checkpoint. Skips records
+    /// that the engine already has.
     ///
     /// # Errors
     /// - `Corrupt` if a record is missing or malformed.
@@ -35,7 +35,7 @@ impl<E: Engine> MetadataTarget<E> {
         let mut table = Table::new(engine, start.limits.scan_page);
         let others = other_serving(&start.map, start.group, start.target);
         let stored = table.get_safe::<Lsn>(&Key::Applied.to_bytes())?.unwrap_or_default();
-        // Without other members, all that is synced here is safe.
+        // Without other members, each record that this target has synced is safe.
         let are_safe = others.is_empty() && start.synced.is_none();
         let (window, last) = replay(&mut table, stored, records, are_safe)?;
         let reserved = table.get_decoded::<u64>(&Key::NumbersReserved.to_bytes())?;
@@ -82,8 +82,8 @@ impl<E: Engine> MetadataTarget<E> {
         }
     }
 
-    /// Follows the changes of records that other members have not confirmed yet, as if they were
-    /// written and synced now.
+    /// Passes the changes of records that other members have not confirmed yet to the background
+    /// jobs, as if the target wrote and synced these records now.
     fn load_unsafe(&mut self, last: Lsn) {
         for (key, value) in self.table.unsafe_changes() {
             self.background.on_write(key, value.is_some());

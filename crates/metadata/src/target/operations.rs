@@ -1,7 +1,7 @@
 //! The operations of a target: some can run now, others wait for a time or for the log.
 //!
-//! Owns the order in which operations run. Does not run them (`run`), and does not own the locks
-//! for which they wait (`tx::locks`).
+//! This module owns the order in which operations run. It does not run them (`run`), and does not
+//! own the locks for which they wait (`tx::locks`).
 
 use crate::tx::operation::{Operation, Source};
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -120,7 +120,7 @@ impl Operations {
     }
 
     /// Whether an operation coordinates this transaction of the target's group, or holds the rename
-    /// lock under it.
+    /// lock under its number.
     pub(crate) fn is_coordinating(&self, number: u64) -> bool {
         self.waiting.values().any(|op| {
             op.transaction == Some(number) || op.rename_lock.is_some_and(|(it, _)| it == number)

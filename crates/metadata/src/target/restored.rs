@@ -3,8 +3,8 @@
 //! Such a target continues with higher numbers: it assigns no inode number, transaction number,
 //! start number or version again that it assigned after the copy was made.
 //!
-//! Does not own the marks in the directory (`service::restored`), or the refusal to name orphans
-//! (`tx::removal_guard`).
+//! This module does not own the marks in the directory (`service::restored`), or the refusal to
+//! name orphans (`tx::removal_guard`).
 
 use super::MetadataTarget;
 use crate::engine::Engine;
@@ -29,8 +29,8 @@ impl<E: Engine> MetadataTarget<E> {
     }
 
     /// Returns an inode that has a chunk file, but whose number this target has not assigned yet.
-    /// Such an inode shows that the directory of the target is an old copy: the caller must start
-    /// the target again with [`Self::continue_above_copy`].
+    /// Such an inode shows that the directory of the target is an old copy, so the caller must
+    /// start the target again with [`Self::continue_above_copy`].
     pub fn newer_inode(&self) -> Option<InodeId> {
         self.shared.removal.newer_inode
     }

@@ -70,8 +70,8 @@ impl<E: Engine> MetadataTarget<E> {
             }
             Source::Internal(work) => background::run(&mut context, work).map(|()| Vec::new()),
         };
-        // A run must make all calls that earlier runs made. Otherwise it would commit transactions
-        // for which only an earlier run has sent a `Prepare`.
+        // A run must make all calls that earlier runs of the operation made. Otherwise it would
+        // commit transactions for which only an earlier run has sent a `Prepare`.
         let result = if context.has_unused_replies() && result.is_ok() {
             Err(Stop::Changed)
         } else {
@@ -207,8 +207,8 @@ impl<E: Engine> MetadataTarget<E> {
             }
             self.gates.request_sync();
         }
-        // The rename lock is released only after this record is safe. The next holder of the lock
-        // walks the directory tree with this change, and other groups rely on the result.
+        // The target releases the rename lock only after this record is safe. The next holder of
+        // the lock walks the directory tree with this change, and other groups rely on the result.
         self.give_back_rename_lock(&mut op, Some(lsn));
         self.release(Owner::Operation(op.id));
         self.end_truncations()?;

@@ -25,7 +25,7 @@ pub struct Start {
     /// Group epoch of the last record of the log, or zero if the log has no record. No later record
     /// gets a lower epoch, even if the cluster map is older.
     pub epoch: Epoch,
-    /// Last record that is on the device. `None` means that all records are on the device.
+    /// Last log record that is on the device. `None` means that all records are on the device.
     pub synced: Option<Lsn>,
     /// When the log is synced.
     pub policy: SyncPolicy,

@@ -1,7 +1,7 @@
 //! The syncs of a log: which one is running, and when the next one begins. The primary and the
 //! backup of a group use the same timer.
 //!
-//! Owns no replies that wait for a sync (`gates`, `shipping::backup`).
+//! This module does not own the replies that wait for a sync (`gates`, `shipping::backup`).
 
 use crate::limits::SYNC_AFTER;
 use skep_types::Lsn;
@@ -14,7 +14,7 @@ pub(crate) struct SyncTimer {
     running: Option<Lsn>,
     /// Append time of the oldest record that no sync covers.
     first_unsynced_at: Option<Duration>,
-    /// Whether something waits for a sync, so that the next one begins at once.
+    /// Whether a sync was requested, so that the next sync begins at once.
     is_requested: bool,
 }
 

@@ -1,6 +1,6 @@
 //! Regression tests for bugs that the simulator or a review has found, each as the shortest
-//! sequence of events that shows the bug. There is one target and one storage group; the test plays
-//! the clients, the storage group and the disk.
+//! sequence of events that shows the bug. There is one target and one storage group; the test
+//! simulates the clients, the storage group and the disk.
 
 mod background_calls;
 mod closes;
@@ -102,7 +102,7 @@ fn open(
     MetadataTarget::open(engine, records.to_vec(), start).unwrap()
 }
 
-/// Returns the event that a request has arrived. `at` has the slot and the sequence number.
+/// Returns the event of a request's arrival. `at` has the slot and the sequence number.
 fn arrival<R: Request>(on: ConnectionId, session: u64, at: (u32, u64), request: &R) -> Event {
     let is_of_a_target = !matches!(bounds(R::ID).senders, Senders::Any);
     let header = Header {
@@ -288,7 +288,7 @@ fn stat(size: u64) -> st::ChunkStat {
     st::ChunkStat { exists: true, size, allocated: size, modified: Timestamp::default() }
 }
 
-/// Returns the reply of a storage host of an incarnation that has truncated a chunk file.
+/// Returns the reply of a storage host with this incarnation that has truncated a chunk file.
 fn truncated(incarnation: u64) -> st::TruncateChunkReply {
     st::TruncateChunkReply { incarnation: HostIncarnation::new(incarnation) }
 }

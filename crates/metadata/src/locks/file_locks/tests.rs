@@ -188,10 +188,10 @@ fn readers_overtake_a_writer_a_limited_number_of_times() {
     assert_eq!(readers(&mut locks, 2000, later + 2 * BARRIER), MAX_OVERTAKEN);
 }
 
-/// On one host the kernel does not let a waiting writer block such readers, and other processes may
-/// wait for locks of these readers.
+/// On one host, the kernel never lets a waiting writer block readers, and other processes may wait
+/// for locks that these readers hold.
 #[test]
-fn a_barrier_ends_and_lets_blocked_readers_pass() {
+fn an_ended_barrier_lets_blocked_readers_pass() {
     let mut locks = FileLocks::default();
     assert!(lock(&mut locks, 1, LockMode::Shared, 0..10));
     assert!(lock(&mut locks, 9, LockMode::Exclusive, 20..30));
@@ -206,7 +206,7 @@ fn a_barrier_ends_and_lets_blocked_readers_pass() {
     assert_eq!(woken(&mut locks, NOW), all);
     for owner in 100..200 {
         let shared = request(FILE, owner, Some(LockMode::Shared), 5..25);
-        assert!(set(&mut locks, &shared, owner), "{owner} was called");
+        assert!(set(&mut locks, &shared, owner), "owner {owner} was woken");
     }
     // The overtaken writer has a barrier now. A reader that the barrier blocks does not count as
     // waiting for an owner that waits for the reader.
@@ -272,7 +272,7 @@ fn waits_for_different_lock_kinds_form_no_deadlock() {
 }
 
 #[test]
-fn search_for_silent_holders_is_bounded_and_counts_the_rest() {
+fn search_for_silent_holders_counts_unexamined_waits() {
     let mut locks = FileLocks::default();
     for owner in 0..100 {
         assert!(lock(&mut locks, owner, LockMode::Shared, 0..10));
@@ -295,8 +295,8 @@ fn waits_are_listed_in_pages() {
     let mut locks = FileLocks::default();
     assert!(lock(&mut locks, 2, LockMode::Shared, 0..10));
     assert!(lock(&mut locks, 4, LockMode::Shared, 5..10));
-    // Waiter 100 waits for both locks, the others wait only for the lock at the beginning of the
-    // file.
+    // Waiter 100 waits for both locks, the other waiters wait only for the lock at the beginning of
+    // the file.
     wait(&mut locks, 100, LockMode::Exclusive, 0..10, NOW);
     for owner in 101..1000 {
         wait(&mut locks, owner, LockMode::Exclusive, 0..1, NOW);

@@ -63,7 +63,7 @@ fn pending_removals_at_a_lost_target_are_discarded() {
 }
 
 #[test]
-fn size_recovery_ends_without_a_lost_target() {
+fn size_recovery_ends_although_a_target_is_lost() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
     story.ask(1, 1, (0, 0), &md::CloseSession {}).unwrap();

@@ -14,7 +14,7 @@ fn is_open(story: &Story, inode: InodeId) -> bool {
 }
 
 #[test]
-fn closing_many_skips_files_that_are_not_open() {
+fn closing_many_files_skips_files_that_are_not_open() {
     let mut story = Story::begin();
     let of_another = story.create_as("a", 2, (0, 1));
     let unlinked = story.create_as("b", 1, (0, 1));
@@ -34,7 +34,7 @@ fn closing_many_skips_files_that_are_not_open() {
 /// Before the fix, the target took every error about a single file to mean that the file was
 /// removed. So damage went unnoticed.
 #[test]
-fn closing_many_reports_damage_and_closes_nothing() {
+fn closing_many_files_reports_damage_and_closes_none() {
     let mut story = Story::begin();
     let (sound, damaged) = (story.create_as("a", 1, (0, 1)), story.create_as("b", 1, (0, 2)));
     story.target.table.write(Key::Inode(damaged).to_bytes(), Some(vec![1]));
