@@ -1,7 +1,7 @@
 //! Transactions: the state that they change, the context in which handlers run, and the locks and
 //! steps of transactions between metadata groups.
 //!
-//! Does not own the requests that start transactions (`handlers`) or the order in which
+//! This module does not own the requests that start transactions (`handlers`) or the order in which
 //! transactions run (`target`).
 
 pub(crate) mod context;

@@ -44,8 +44,8 @@ impl<E: Engine> MetadataTarget<E> {
         Ok(())
     }
 
-    /// Sends a participant the decision on a transaction. With `after`, sends it only after that
-    /// record is safe.
+    /// Sends a participant the decision on a transaction. With `after`, sends the decision only
+    /// after that record is safe.
     pub(super) fn send_decision(
         &mut self,
         group: GroupId,
@@ -84,7 +84,8 @@ impl<E: Engine> MetadataTarget<E> {
 }
 
 impl<E: Engine> MetadataTarget<E> {
-    /// Checks whether one more transaction may be prepared, or an administrator may decide on one.
+    /// Checks whether one more transaction may be prepared, or an administrator may decide on a
+    /// prepared transaction.
     pub(crate) fn check_transaction(&self, header: &Header, body: &[u8]) -> Result<()> {
         let prepared = self.background.prepared();
         match transaction_in(header, body) {
@@ -102,7 +103,7 @@ impl<E: Engine> MetadataTarget<E> {
         }
     }
 
-    /// Returns a page of the transactions of other groups that are prepared here.
+    /// Returns a page of the transactions of other groups that are prepared on this target.
     pub(crate) fn list_transactions(&self, request: &ListTransactions) -> Result<TransactionList> {
         let after = Key::Prepared(request.after).to_bytes();
         let page = self.table.scan(&Key::prepared(), &after, MAX_LISTED_TRANSACTIONS)?;
@@ -126,7 +127,7 @@ impl<E: Engine> MetadataTarget<E> {
     }
 }
 
-/// Returns the transaction of a request that prepares or ends one.
+/// Returns the transaction that a request prepares or ends.
 pub(super) fn transaction_in(header: &Header, body: &[u8]) -> Option<TransactionId> {
     match header.message {
         Decide::ID => Decide::from_bytes(body).ok().map(|it| it.transaction),

@@ -1,7 +1,7 @@
 //! Replies that wait until storage has truncated the chunk files of a file.
 //!
-//! Owns the waiting replies and the locks of pending truncations. Does not own the requests to
-//! storage (`background::truncations`).
+//! This module owns the waiting replies and the locks of pending truncations. It does not own the
+//! requests to storage (`background::truncations`).
 
 use super::gates::PendingReply;
 use crate::engine::Engine;
@@ -43,7 +43,7 @@ impl<E: Engine> MetadataTarget<E> {
     }
 
     /// Replies to a request that was committed. If the request has truncated a file, the reply
-    /// waits until storage has truncated the chunk files, and names them.
+    /// waits until storage has truncated the chunk files, and then names these files.
     pub(crate) fn reply_committed(
         &mut self,
         body: &[u8],
@@ -95,7 +95,7 @@ impl<E: Engine> MetadataTarget<E> {
         Ok(())
     }
 
-    /// Answers the requests that wait for a truncation which storage has refused.
+    /// Replies with an error to the requests that wait for a truncation which storage has refused.
     pub(super) fn fail_truncation(&mut self, inode: InodeId, generation: u64, error: Error) {
         let refusal = unfinished(inode, &error);
         if !self.shared.truncations.fail(inode, generation, error) {
@@ -104,7 +104,8 @@ impl<E: Engine> MetadataTarget<E> {
         for (reply, after) in self.truncation_replies.remove(&inode).unwrap_or_default() {
             self.queue_reply(PendingReply { result: Err(refusal.clone()), ..reply }, after);
         }
-        // The waiting requests run again: some fail now, the others wait for the next attempt.
+        // The waiting requests run again. Some of them fail now, and the others wait for the next
+        // attempt.
         let owner = Owner::Truncation(inode);
         self.release(owner);
         self.shared.locks.try_take(&Resource::Truncation(inode), owner);

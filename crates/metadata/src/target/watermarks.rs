@@ -1,14 +1,15 @@
 //! The progress of the group's members with the log, and the last records that the group has
 //! reached: *held* (appended by every serving member) and *safe* (synced by every serving member).
 //!
-//! Owns no reply, call or change that waits for them (`gates`, `tx::table`). In a group of one
-//! member, *held* is the last appended record and *safe* is the last synced one.
+//! This module does not own the replies, calls and changes that wait for these records (`gates`,
+//! `tx::table`). In a group of one member, *held* is the last appended record and **safe* is the
+//! last synced record.
 //!
 //! # Invariants
 //! - `safe <= held <= appended`, and none of the three falls.
 //! - *held* and *safe* are at most the progress of each member that was serving when they were
-//!   reached. A member that begins to serve later has every record up to *held* before that. In a
-//!   new epoch, a member reports its progress again; until then its progress counts as zero.
+//!   reached. A member has every record up to *held* before it begins to serve. In a new epoch, a
+//!   member reports its progress again; until then its progress counts as zero.
 
 use crate::shipping::Progress;
 use skep_types::{ClusterMap, GroupId, Lsn, MemberState, TargetId};
@@ -32,7 +33,7 @@ pub(super) fn absent(map: &ClusterMap, group: GroupId, target: TargetId) -> Vec<
 #[derive(Debug)]
 pub(crate) struct Watermarks {
     own: Progress,
-    /// The other serving members.
+    /// The other serving members, with their progress.
     others: BTreeMap<TargetId, Progress>,
     held: Lsn,
     safe: Lsn,
@@ -84,7 +85,7 @@ impl Watermarks {
         self.rise();
     }
 
-    /// Records the progress of another member. Ignores a member that is not a serving one.
+    /// Records the progress of another member. Ignores a member that is not serving.
     pub(crate) fn acknowledge(&mut self, member: TargetId, progress: Progress) {
         if let Some(known) = self.others.get_mut(&member) {
             let synced = progress.synced.min(progress.appended);
@@ -93,7 +94,8 @@ impl Watermarks {
         }
     }
 
-    /// Replaces the other serving members. The progress of a new one is unknown until it reports.
+    /// Replaces the list of the other serving members. The progress of a new member counts as zero
+    /// until the member reports it.
     pub(crate) fn set_others(&mut self, others: impl IntoIterator<Item = TargetId>) {
         let known = std::mem::take(&mut self.others);
         let progress = |member| known.get(&member).copied().unwrap_or_default();
@@ -193,7 +195,7 @@ mod tests {
 
     proptest::proptest! {
         /// In any order of events, the watermarks never fall, and as long as the members stay the
-        /// same, they are exactly the least progress of all.
+        /// same, they equal the least progress of all members.
         #[test]
         fn watermarks_equal_the_least_progress_of_all_members(
             steps in proptest::collection::vec((0_u8..5, 0_u64..4, 0_u64..6, 0_u64..6), 1..200),
@@ -216,7 +218,8 @@ mod tests {
                     }
                     _ if !names.is_empty() => {
                         let index = member as usize % names.len();
-                        // A member appends only what the primary has sent. A message may be old.
+                        // A member appends only records that the primary has sent. Its report may
+                        // be old.
                         let appended = (others[index].0 + more).saturating_sub(2).min(own.0);
                         let synced = (others[index].1 + synced).saturating_sub(2).min(appended);
                         let known: &mut (u64, u64) = &mut others[index];

@@ -68,7 +68,8 @@ impl<'a, E: Engine> Context<'a, E> {
     }
 
     /// Makes the context apply a prepared transaction. Locks of other prepared transactions do not
-    /// stop it, because its steps were checked against them in the prepare phase.
+    /// stop this transaction, because its steps were checked against these locks in the prepare
+    /// phase.
     pub(crate) fn apply_prepared(&mut self, transaction: TransactionId) {
         self.act_for(transaction);
         self.applies_prepared = true;
@@ -96,7 +97,7 @@ impl<'a, E: Engine> Context<'a, E> {
 
     // ---- the store
 
-    /// Returns the value of a key. Sees this transaction's own writes.
+    /// Returns the value of a key. The value includes this transaction's own writes.
     pub(crate) fn get<T: Codec>(&self, key: &Key<'_>) -> Result<Option<T>> {
         let key = key.to_bytes();
         let own = self.writes.iter().rev().find(|(written, _)| *written == key);
@@ -107,7 +108,8 @@ impl<'a, E: Engine> Context<'a, E> {
         value.map(|value| decode_value(&key, &value)).transpose()
     }
 
-    /// Returns pairs in ascending key order. Does not see this transaction's own writes.
+    /// Returns pairs in ascending key order. The pairs do not include this transaction's own
+    /// writes.
     pub(crate) fn scan(
         &self,
         prefix: &[u8],
@@ -148,10 +150,11 @@ impl<'a, E: Engine> Context<'a, E> {
     }
 
     /// Refuses a request that adds something while the target's disk is almost full. Requests that
-    /// free or end something do not call this.
+    /// free or end something do not call this function.
     ///
     /// # Errors
-    /// `NoSpace`, which names the target and has a hint how to fix it, if the disk is almost full.
+    /// `NoSpace`, which names the target and has a hint on how to free space, if the disk is almost
+    /// full.
     pub(crate) fn check_free_space(&self) -> Result<()> {
         match &self.shared.shortage {
             None => Ok(()),
@@ -186,8 +189,9 @@ impl<'a, E: Engine> Context<'a, E> {
     /// undecided transaction holds the inode, or while the operation must wait for a truncation,
     /// and [`Stop::Unsafe`] until the current start is safe.
     ///
-    /// Raises the change counter to the first version of the start. An earlier start may have given
-    /// out higher versions than the stored one, for changes that a power loss has reverted.
+    /// Raises the change counter at least to the first version of the current start. An earlier
+    /// start may have given out higher versions than the stored one, for changes that a power loss
+    /// has reverted.
     pub(crate) fn find_inode(&self, inode: InodeId) -> Result<Option<InodeRecord>, Stop> {
         self.check_free(Resource::Inode(inode))?;
         self.check_truncation(inode)?;

@@ -2,8 +2,8 @@
 //!
 //! Only these hold a lock: prepared transactions of other groups, the holder of the rename lock,
 //! truncations (`namespace::truncations`), and files about to be shared (`sharing`). Other
-//! operations of this target hold no lock while they wait: they run again from the start, and check
-//! everything in the transaction that commits. So no deadlock cycle can form.
+//! operations of this target hold no lock while they wait, because they run again from the start
+//! and check everything in the transaction that commits. So no deadlock cycle can form.
 
 use skep_types::InodeId;
 use skep_wire::metadata::TransactionId;

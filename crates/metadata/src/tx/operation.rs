@@ -43,8 +43,8 @@ pub(crate) enum Stop {
     AwaitsReplies,
     /// A participant was busy. The operation runs again after a pause.
     Busy,
-    /// The operation waits until numbers that were reserved, or the start of the target, are safe
-    /// in the log.
+    /// The operation waits until the log record of reserved numbers, or of the target's start, is
+    /// safe.
     Unsafe,
     /// The calls to other groups differ from the calls of an earlier run. The operation starts over
     /// without the earlier replies.
@@ -99,7 +99,7 @@ impl OutgoingCall {
 pub(crate) struct Operation {
     pub(crate) id: u64,
     pub(crate) source: Source,
-    /// Connections on which repetitions of the same request have arrived.
+    /// Connections on which retries of the same request have arrived.
     pub(crate) repetitions: Vec<(ConnectionId, Header)>,
     pub(crate) body: Vec<u8>,
     /// Calls of the operation to other groups, in order.
@@ -132,7 +132,7 @@ impl Operation {
     }
 
     /// Returns the session that must exist for the operation to run. Only a request that modifies
-    /// something needs one.
+    /// something needs a session.
     pub(crate) fn session_needed(&self) -> Option<SessionId> {
         let header = self.header()?;
         let line = skep_wire::catalog::message(header.message)?;

@@ -7,8 +7,8 @@ use crate::tx::steps;
 use skep_format::metadata::{Key, PreparedRecord};
 use skep_wire::metadata::{Step, TransactionId};
 
-/// Ends a prepared transaction. The caller must release its locks as soon as this change is
-/// committed.
+/// Ends a prepared transaction. The caller must release the transaction's locks as soon as this
+/// change is committed.
 pub(crate) fn end<E: Engine>(
     context: &mut Context<'_, E>,
     transaction: TransactionId,

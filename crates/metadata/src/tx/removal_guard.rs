@@ -22,7 +22,7 @@ impl RemovalGuard {
     /// the directory is an old copy.
     ///
     /// # Errors
-    /// `NotPermitted` if the target is an old copy, or was put back from one.
+    /// `NotPermitted` if the target's directory is an old copy, or was put back from a copy.
     pub(crate) fn check(&mut self, inode: InodeId, newer: &Range<u64>) -> Result<()> {
         if newer.contains(&inode.number()) {
             self.newer_inode.get_or_insert(inode);

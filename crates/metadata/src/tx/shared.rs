@@ -15,7 +15,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Numbers that a target skips if its directory was put back from a copy.
+/// Count of the numbers that a target skips if its directory was put back from a copy.
 const SKIPPED_NUMBERS: u64 = 1 << 32;
 
 /// Numbers for inodes and transactions, taken from ranges whose reservation is safe.
@@ -67,7 +67,7 @@ impl Numbers {
         self.next < self.usable
     }
 
-    /// Returns the number of reserved numbers that are left, including those whose reservation is
+    /// Returns the number of reserved numbers that are left, including numbers whose reservation is
     /// not safe.
     pub(crate) fn left(&self) -> u64 {
         self.reserved.0 - self.next
@@ -120,12 +120,13 @@ pub(crate) struct Placement {
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) group: GroupId,
-    /// Epoch since which this target is the primary of its group, by the map at its start.
+    /// First epoch of this target's term as primary of its group, according to the map at its
+    /// start.
     pub(crate) primary_since: Epoch,
     pub(crate) map: Arc<ClusterMap>,
     pub(crate) placement: Placement,
     pub(crate) locks: Locks,
-    /// Truncations whose chunk files storage is truncating.
+    /// Truncations that are not durable at storage yet.
     pub(crate) truncations: TruncationTable,
     pub(crate) file_locks: FileLocks,
     pub(crate) sharing: Sharing,

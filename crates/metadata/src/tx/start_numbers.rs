@@ -1,4 +1,4 @@
-//! The starts of a target, by their *start numbers*. The target detects with them whether a change
+//! The starts of a target, by their *start numbers*. With them, the target detects whether a change
 //! that was acknowledged, but never synced, is still in the log.
 //!
 //! An acknowledgement names the start and the log record. If a later start began with the same
@@ -10,17 +10,17 @@
 //! version is given to two states of an inode, and clients can rely on the order of versions.
 //!
 //! Invariant: a start is safe (every serving member has synced it) before the target acknowledges
-//! anything under it. Otherwise the next start could use the same number.
+//! any change of this start. Otherwise the next start could use the same number.
 
 use skep_types::Lsn;
 use skep_wire::inline::InlineMark;
 use skep_wire::limits::MAX_STARTS;
 use std::collections::BTreeMap;
 
-/// Number of low bits of a change counter that count the changes of an inode within a start: more
-/// than a target can log.
+/// Number of low bits of a change counter that count the changes of an inode within a start. These
+/// bits count more changes than a target can log.
 const VERSION_BITS: u32 = 40;
-/// Start numbers that a target skips if its directory was put back from a copy.
+/// Count of the start numbers that a target skips if its directory was put back from a copy.
 const SKIPPED_STARTS: u64 = 1 << 12;
 
 /// The starts that the target remembers.
@@ -28,7 +28,7 @@ const SKIPPED_STARTS: u64 = 1 << 12;
 pub(crate) struct StartNumbers {
     /// First log record of each start, by start number. The last start is the current one.
     first: BTreeMap<u64, Lsn>,
-    /// Log record that has the current start.
+    /// Log record of the current start.
     logged: Option<Lsn>,
     is_safe: bool,
 }
@@ -58,7 +58,7 @@ impl StartNumbers {
         self.first.last_key_value().map_or(0, |(number, _)| *number)
     }
 
-    /// Returns the oldest starts, as far as there are more than [`MAX_STARTS`].
+    /// Returns the oldest starts beyond the limit of [`MAX_STARTS`] starts.
     pub(crate) fn surplus(&self) -> Vec<u64> {
         let count = self.first.len().saturating_sub(MAX_STARTS);
         self.first.keys().take(count).copied().collect()
@@ -80,7 +80,8 @@ impl StartNumbers {
         self.first.last_key_value().map(|(number, first)| (*number, *first))
     }
 
-    /// Updates the table after record `lsn` has logged the last start and deleted the surplus ones.
+    /// Updates the table after record `lsn` has logged the last start and deleted the surplus
+    /// starts.
     pub(crate) fn logged(&mut self, lsn: Lsn) {
         self.logged = Some(lsn);
         for number in self.surplus() {
@@ -93,8 +94,8 @@ impl StartNumbers {
         self.is_safe |= self.logged.is_some_and(|logged| logged <= lsn);
     }
 
-    /// Whether the acknowledged change may be lost. A change counts as lost if the target does not
-    /// remember its start.
+    /// Whether the acknowledged change of `mark` may be lost. A change counts as lost if the target
+    /// does not remember its start.
     pub(crate) fn is_lost(&self, mark: &InlineMark) -> bool {
         let began_after = |number| self.first.get(&number).is_some_and(|it| *it > mark.record);
         mark.start > self.number() || !(mark.start + 1..=self.number()).all(began_after)
@@ -114,7 +115,7 @@ mod tests {
         let mut starts = StartNumbers::default();
         starts.begin(Lsn::new(1));
         assert!(!starts.is_lost(&mark(1, 100)), "nothing has happened since");
-        // The process is killed after record 100: the next start begins after it.
+        // The process is killed after record 100, so the next start begins after this record.
         starts.begin(Lsn::new(101));
         assert!(!starts.is_lost(&mark(1, 100)));
         // A power loss removes the records after 150.

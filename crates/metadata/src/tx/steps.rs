@@ -76,7 +76,7 @@ pub(crate) fn check<E: Engine>(
         Step::RemoveDirectoryInode { inode } => {
             let directory = context.directory(*inode)?;
             // A prepared transaction may be about to remove the last name in the directory. The
-            // client that requested this may already see the directory as empty.
+            // client that requested this removal may already see the directory as empty.
             if let Some(held) = context.shared.locks.any_dentry_of(*inode) {
                 return Err(Stop::Held(held));
             }
@@ -172,9 +172,9 @@ pub(crate) fn check_project(handed_down: Option<u32>, inode: &Attributes) -> Res
     }
 }
 
-/// Replaces `NotFound` by a new run of the operation, which reads the names again. Since the
-/// operation read a name, another request may have given it another inode. A program must never get
-/// `NotFound` for a name that exists all the time.
+/// Replaces `NotFound` by a new run of the operation, which reads the names again. After the
+/// operation read a name, another request may have given the name another inode. A program must
+/// never get `NotFound` for a name that exists all the time.
 fn revalidate<E: Engine>(context: &Context<'_, E>, stop: Stop) -> Stop {
     match stop {
         Stop::Fail(error)

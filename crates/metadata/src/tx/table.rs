@@ -1,11 +1,11 @@
 //! The stored state of a metadata target: the engine, and in memory the changes that are not *safe*
-//! yet: some serving member of the group has not synced them.
+//! yet, that is, some serving member of the group has not synced them.
 //!
 //! # Invariants
 //! - A change reaches the engine only after its log record is safe. So the engine never holds a
 //!   change that a power loss or another primary could remove from the log.
-//! - The contents of the engine are always those after one specific log record. So the table keeps
-//!   the changes that one sync covers in a *layer* of their own, apart from later changes
+//! - The contents of the engine are always the state after one specific log record. So the table
+//!   keeps the changes that one sync covers in a *layer* of their own, apart from later changes
 //!   (`current`), even of the same key. It gives a layer to the engine as a whole.
 
 use crate::engine::{Engine, Mutations};
@@ -21,7 +21,7 @@ const MAX_LAYERS: usize = 3;
 /// The changes that a sync covers.
 #[derive(Debug)]
 struct Layer {
-    /// Last record of the changes.
+    /// Last log record of the changes.
     last: Lsn,
     changes: Mutations,
 }
@@ -71,7 +71,7 @@ impl<E: Engine> Table<E> {
         self.engine.get(key)
     }
 
-    /// Returns the value of a key with all changes.
+    /// Returns the value of a key, including changes that are not safe yet.
     pub(crate) fn get_decoded<T: Codec>(&self, key: &[u8]) -> Result<Option<T>> {
         self.get(key)?.map(|value| decode_value(key, &value)).transpose()
     }
@@ -128,7 +128,7 @@ impl<E: Engine> Table<E> {
     }
 
     /// Ends the batch: returns the payload of its log record, and moves its changes to the logged
-    /// ones.
+    /// changes.
     pub(crate) fn log_batch(&mut self) -> Vec<u8> {
         self.batch_bytes = 0;
         let mutations = self
@@ -140,7 +140,7 @@ impl<E: Engine> Table<E> {
             })
             .collect();
         let payload = Batch { mutations }.to_bytes();
-        // Not `append`: that would rebuild the whole map, which may hold thousands of keys.
+        // `append` would rebuild the whole map, which may hold thousands of keys.
         self.current.extend(std::mem::take(&mut self.batch));
         payload
     }
@@ -148,7 +148,7 @@ impl<E: Engine> Table<E> {
     /// Begins a sync of all logged changes. `last` is the last logged record.
     pub(crate) fn begin_sync(&mut self, last: Lsn) {
         let changes = std::mem::take(&mut self.current);
-        // The first layer stays as it is, so it reaches the engine however fast others follow.
+        // The first layer never grows, so it reaches the engine however fast other syncs follow.
         let is_full = self.layers.len() >= MAX_LAYERS;
         match self.layers.back_mut().filter(|_| is_full) {
             Some(newest) => {
@@ -176,8 +176,8 @@ impl<E: Engine> Table<E> {
         self.layers.iter().flat_map(|layer| &layer.changes)
     }
 
-    /// Applies a record of the log at the start: to the engine if it is safe, or else to the
-    /// changes that the next sync covers.
+    /// Applies a record of the log at the start: to the engine if the record is safe, or else to
+    /// the changes that the next sync covers.
     pub(crate) fn replay(&mut self, lsn: Lsn, payload: &[u8], is_safe: bool) -> Result<()> {
         let batch = Batch::from_bytes(payload)
             .map_err(|error| error.within(format_args!("log record {lsn}")))?;
@@ -195,7 +195,7 @@ impl<E: Engine> Table<E> {
 }
 
 /// Returns the bytes that a change takes in a log record: key and value, each with its length, and
-/// a flag whether there is a value.
+/// a flag for the presence of a value.
 pub(crate) fn logged_bytes(key: &[u8], value: Option<&[u8]>) -> usize {
     4 + key.len() + 1 + value.map_or(0, |value| 4 + value.len())
 }

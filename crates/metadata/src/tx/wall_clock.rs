@@ -1,9 +1,9 @@
 //! The time of day of a target, from which file times and the ages of records come.
 //!
 //! The host's clock may jump: an administrator sets it, or a wrong time server moves it by years. A
-//! file time from the future would stay, since file times never go back. So a jump of more than
-//! [`MAX_CLOCK_STEP`] is refused and reported, and the target's time continues with the clock since
-//! boot. The host's clock applies again as soon as it is near that time.
+//! file time from the future would stay, since file times never go back. So the target refuses and
+//! reports a jump of more than [`MAX_CLOCK_STEP`], and its time continues with the clock since
+//! boot. The host's clock applies again as soon as it is near the target's time.
 
 use crate::limits::MAX_CLOCK_STEP;
 use skep_types::Timestamp;
@@ -76,7 +76,7 @@ mod tests {
             assert_eq!(clock.newest(), at(expected), "boot {boot}, wall {wall}");
         };
         read(11, 1_000_001, 1_000_001);
-        // A small step forward, and one back.
+        // A small step forward, and a small step back.
         read(12, 1_000_100, 1_000_100);
         read(13, 1_000_050, 1_000_100);
         // A jump by 30 years lasts for a while.

@@ -17,13 +17,14 @@ pub(crate) struct RecoveryQuestion {
 pub(crate) enum InternalWork {
     /// Creates the root directory.
     MakeRoot,
-    /// Logs the start that has begun.
+    /// Logs the current start of the target.
     RecordStart,
-    /// Reserves more numbers.
+    /// Reserves more numbers for inodes and transactions.
     ReserveNumbers,
     /// Logs that a session has ended.
     RecordSessionEnd(SessionId),
-    /// Closes some of the files that an ended session had open. The last piece deletes the session.
+    /// Closes some of the files that an ended session had open. The last piece also deletes the
+    /// session's record.
     CleanUpSession(SessionId),
     /// Logs that a participant has confirmed a commit.
     RecordConfirmation { number: u64, participant: GroupId },
@@ -35,7 +36,7 @@ pub(crate) enum InternalWork {
     /// the hosts.
     ApplyTruncation { inode: InodeId, generation: u64, incarnations: Vec<HostIncarnation> },
     /// Ends a truncation whose chunk files storage has synced. `lost` has the indexes of the chunk
-    /// files whose host may have lost the truncation before.
+    /// files whose host may have lost the truncation before the sync.
     SettleTruncation { inode: InodeId, generation: u64, lost: Vec<usize> },
     /// Logs the size of a file whose writer died, recovered from its chunk files.
     RecordSize { inode: InodeId, size: u64, question: RecoveryQuestion },

@@ -1,4 +1,4 @@
-//! File locks of applications: repetitions, restarts, ends of sessions, limits.
+//! File locks of applications: retries, restarts, ends of sessions, limits.
 
 use super::*;
 use crate::limits::WAIT_ANSWER;
@@ -92,7 +92,8 @@ fn a_waiter_is_woken_when_the_session_of_the_holder_ends() {
     story.tell(1, (0, 0), &md::CloseSession {}).unwrap();
     assert_eq!(story.target.file_locks().count(), 0);
     assert!(story.woken(2).unwrap());
-    // The session had the file open for writing, so the lock waits for the recovered size.
+    // The session had the file open for writing, so the new lock waits until the file's size is
+    // recovered.
     story.answer::<st::StatChunk>(&stat(0));
     assert!(story.locks(2, (0, 3), exclusive(inode, 5)));
 }
@@ -114,7 +115,7 @@ fn a_wait_is_refused_when_its_own_session_ends() {
     assert_eq!(story.ask(1, 2, (0, 0), &again).unwrap_err().code(), ErrorCode::StaleSession);
 }
 
-/// A request on an abandoned connection may arrive after its repetition on a new connection.
+/// A request on an abandoned connection may arrive after its retry on a new connection.
 #[test]
 fn two_polls_for_one_wait_both_get_a_reply() {
     let mut story = Story::begin();
@@ -130,7 +131,7 @@ fn two_polls_for_one_wait_both_get_a_reply() {
 }
 
 #[test]
-fn wait_is_answered_after_its_time_limit_and_can_be_ended() {
+fn lock_wait_is_answered_after_its_time_limit() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
     assert!(story.locks(1, (0, 2), exclusive(inode, 5)));
@@ -194,7 +195,7 @@ fn a_flock_upgrade_that_conflicts_releases_the_lock() {
 }
 
 #[test]
-fn ranges_and_waits_are_limited_and_bad_ranges_refused() {
+fn lock_ranges_and_lock_waits_are_limited() {
     let limits = Limits { file_locks: MAX_LOCK_RANGES + 1, lock_waits: 1, ..Limits::default() };
     let mut story = Story::begin_with(limits);
     let inode = story.create(1, (0, 1));

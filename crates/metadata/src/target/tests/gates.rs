@@ -40,7 +40,7 @@ fn progress(epoch: u64, appended: Lsn, synced: Lsn) -> Event {
     Event::MemberReply { member: BACKUP, number: 0, result: Ok(held) }
 }
 
-/// A target with two sessions, whose second member has synced everything.
+/// Begins a group of two members with two sessions. The second member has synced all records.
 fn begin_pair() -> Story {
     let target = open_pair(MemoryEngine::default(), &[]);
     let mut pair = Story { target, log: Vec::new(), ..Story::begin() };
@@ -53,7 +53,8 @@ fn begin_pair() -> Story {
     pair
 }
 
-/// Sets an attribute in a slot of session 1, on the connection 100 + slot.
+/// Returns the event of a request that sets an attribute, in a slot of session 1 and on connection
+/// 100 + slot.
 fn set(slot: u32) -> Event {
     let name = format!("user.{slot}");
     let set = md::SetXattr {
@@ -66,7 +67,7 @@ fn set(slot: u32) -> Event {
     arrival(100 + u64::from(slot), 1, (slot, 1), &set)
 }
 
-/// Reads on connection 200.
+/// Returns the event of a read request on connection 200.
 fn read() -> Event {
     arrival(200, 1, (0, 0), &md::ListXattrs { inode: InodeId::ROOT })
 }
@@ -170,7 +171,7 @@ fn reply_waits_until_the_second_member_has_the_record() {
 }
 
 #[test]
-fn read_waits_for_the_records_that_it_shows_and_no_others() {
+fn read_waits_only_for_the_records_that_it_shows() {
     let mut pair = begin_pair();
     let before = pair.target.last_logged();
     pair.run(vec![read()]);
@@ -193,7 +194,7 @@ fn refusal_waits_for_the_records_that_it_shows() {
     let mut pair = begin_pair();
     let before = pair.target.last_logged();
     pair.run(vec![set(1)]);
-    // The request repeats the one in slot 1 with an older sequence number.
+    // The request uses slot 1 again with an older sequence number.
     let stale = arrival(
         300,
         1,
@@ -209,7 +210,7 @@ fn refusal_waits_for_the_records_that_it_shows() {
 }
 
 #[test]
-fn durable_reply_waits_until_both_have_synced() {
+fn durable_reply_waits_until_both_members_have_synced() {
     for own_sync_first in [true, false] {
         let mut pair = begin_pair();
         let before = pair.target.last_logged();
@@ -255,7 +256,7 @@ fn replies_do_not_wait_for_a_dropped_member() {
 }
 
 #[test]
-fn store_never_has_records_beyond_the_safe_one() {
+fn store_never_has_records_after_the_last_safe_record() {
     let mut pair = begin_pair();
     let mut records = vec![pair.target.last_logged()];
     let mut safe = records[0];
@@ -300,7 +301,7 @@ fn written(pair: &mut Story) -> InodeId {
 }
 
 #[test]
-fn truncation_of_chunk_files_waits_until_both_have_synced() {
+fn truncation_of_chunk_files_waits_until_both_members_sync() {
     let mut pair = begin_pair();
     let inode = written(&mut pair);
     let before = pair.target.last_logged();

@@ -1,5 +1,5 @@
-//! The first bytes of files: overwrites, truncations and removals, and whether a target detects
-//! bytes that it has lost.
+//! Inline bytes of files: overwrites, truncations and removals, and whether a target detects bytes
+//! that it has lost.
 
 use super::*;
 use skep_format::metadata::InlineRecord;
@@ -10,7 +10,7 @@ use skep_wire::inline::InlineMark;
 
 const INLINE: u64 = 4096;
 
-/// The first 4 KiB in metadata, the rest on one storage target.
+/// Returns a pattern with the first 4 KiB in metadata and the other bytes on one storage target.
 fn pattern() -> PatternRequest {
     let rest = ComponentRequest { width: Some(1), ..ComponentRequest::default() };
     let (origin, components) = (PatternOrigin::Asked, vec![rest]);
@@ -32,7 +32,7 @@ fn write(inode: InodeId, offset: u64, bytes: &[u8]) -> il::WriteInline {
 }
 
 impl Story {
-    /// Creates a file with bytes in metadata, and opens it for writing in session 1.
+    /// Creates a file with inline bytes, and opens it for writing in session 1.
     fn inline_file(&mut self) -> InodeId {
         let new = md::NewInode { permissions: 0o600, umask: 0, uid: 0, gid: 0 };
         let create = md::Create {
@@ -48,7 +48,7 @@ impl Story {
         self.ask(1, 1, (0, 1), &create).unwrap().attributes.inode
     }
 
-    /// Writes in slot 2.
+    /// Sends a write that must succeed, in slot 2.
     fn written(&mut self, sequence: u64, request: &il::WriteInline) -> il::WriteInlineReply {
         self.ask(1, 1, (2, sequence), request).unwrap()
     }
@@ -74,7 +74,7 @@ impl Story {
         self.ask(1, 1, (3, sequence), request).unwrap_err().code()
     }
 
-    /// Loses power: the log ends after its first `log_bytes` bytes.
+    /// Simulates a power loss that leaves only the first `log_bytes` bytes of the log.
     fn lose_power(&mut self, log_bytes: usize) {
         self.log.truncate(log_bytes);
         self.restart();
@@ -103,7 +103,7 @@ fn overlapping_inline_writes_update_bytes_size_and_times() {
     assert_eq!(story.read(inode, 0, 4096).unwrap(), []);
 }
 
-/// A client gets the attributes for an `fsync` without another request.
+/// For an `fsync`, a client needs no second request to get the attributes.
 #[test]
 fn reply_to_sync_has_the_attributes_of_the_file() {
     let mut story = Story::begin();
@@ -214,9 +214,9 @@ fn a_full_disk_accepts_writes_that_need_no_space() {
     assert_eq!(story.size(inode), 20, "zeros need none");
 }
 
-/// The reply names the record that holds the write, even if a batch has several records.
+/// The reply names the log record that holds the write, even if a batch has several records.
 #[test]
-fn write_reply_has_its_mark_and_is_repeated_unchanged() {
+fn write_reply_names_the_log_record_of_the_write() {
     let limits = Limits { record_bytes: 1024, ..Limits::default() };
     let mut story = Story::begin_with(limits);
     let inode = story.inline_file();
@@ -241,7 +241,7 @@ fn write_reply_has_its_mark_and_is_repeated_unchanged() {
 }
 
 #[test]
-fn a_target_detects_losses_of_a_power_loss_but_not_of_a_kill() {
+fn target_detects_inline_bytes_lost_in_a_power_loss() {
     let mut story = Story::begin();
     let inode = story.inline_file();
     let first = story.written(1, &write(inode, 0, b"first")).mark;
@@ -298,8 +298,9 @@ fn write_from_before_a_truncation_is_refused() {
     assert_eq!(story.read(inode, 0, 4096).unwrap(), b"abcd");
 }
 
-/// If the target replied to a write before the start of that write was synced, a power loss could
-/// remove both the write and the start. The next start would then use the same start number.
+/// If the target replied to a write before the record of the current start was synced, a power loss
+/// could remove both the write and the record of the start. The next start would then use the same
+/// start number.
 #[test]
 fn inline_writes_wait_until_the_start_number_is_synced() {
     let mut story = Story::begin();

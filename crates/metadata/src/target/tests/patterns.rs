@@ -57,7 +57,7 @@ fn an_unopened_file_gets_a_new_pattern_and_generation() {
     let close = md::Close { inode, open: md::OpenMode::Read, written: None };
     story.ask(1, 1, (0, 4), &close).unwrap();
     story.ask(1, 2, (0, 2), &set(inode, 0)).unwrap();
-    // A repetition gets the same reply, and does not run again.
+    // A retry gets the same reply, and does not run again.
     story.ask(1, 2, (0, 2), &set(inode, 0)).unwrap();
     let after = story.pattern(inode);
     let part = &after.components[0];
@@ -149,7 +149,7 @@ fn files_and_directories_of_a_group_are_listed() {
     let file = story.create(1, (0, 1));
     assert_eq!(all(&mut story, 2), [(file, FileKind::Regular)]);
     assert_eq!(all(&mut story, 3), []);
-    // Bytes that its writer has not reported yet may lie on the group.
+    // The group may have bytes of the file that its writer has not reported yet.
     let page = list(&mut story, 2, InodeId::default());
     assert!(page.files[0].is_written && page.files[0].bytes == 0, "{page:?}");
     // A directory counts if its default pattern lists the group.
@@ -162,7 +162,7 @@ fn files_and_directories_of_a_group_are_listed() {
     found.sort_unstable_by_key(|(inode, _)| *inode);
     assert!(found.contains(&(InodeId::ROOT, FileKind::Directory)), "{found:?}");
     assert_eq!(found.len(), 2);
-    // The page has only the inodes behind the position.
+    // The page has only the inodes after the requested one.
     let page = list(&mut story, 2, found[1].0);
     assert!(page.files.is_empty() && page.prepared == 0, "{page:?}");
 }

@@ -17,7 +17,7 @@ fn set_xattr(inode: InodeId, name: &str, bytes: usize) -> md::SetXattr {
 
 /// Before the fix, a batch was one log record, however large. The reader took a record of more than
 /// `MAX_PAYLOAD_BYTES` for the torn end of the log. So the next start dropped all changes of that
-/// batch and all later ones, although they were acknowledged.
+/// batch and all later changes, although they were acknowledged.
 #[test]
 fn a_large_batch_becomes_several_records_that_can_be_read() {
     let mut story = Story::begin();
@@ -86,9 +86,9 @@ fn operation_too_long_for_one_record_is_refused() {
 }
 
 /// An operation at the limit, and a batch of many operations, become records that a member of the
-/// group can send to another one in one frame.
+/// group can send to another member in one frame.
 #[test]
-fn no_record_is_longer_than_its_limits() {
+fn no_log_record_is_longer_than_the_limits() {
     let limits = Limits { record_bytes: 1000, operation_bytes: 3000, ..Limits::default() };
     let longest = limits.operation_bytes + BATCH_HEAD_BYTES;
     let mut story = Story::begin_with(limits);

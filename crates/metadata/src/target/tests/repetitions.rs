@@ -1,9 +1,9 @@
-//! Requests that arrive twice, late, or after newer ones.
+//! Requests that arrive twice, late, or after newer requests.
 
 use super::*;
 
 /// Before the fix, the target did not remember refusals. A late copy of a refused unlink, on an
-/// abandoned connection, removed a name that another client had created since.
+/// abandoned connection, removed a name that another client had created meanwhile.
 #[test]
 fn a_late_copy_of_a_refused_request_does_not_run() {
     let mut story = Story::begin();
@@ -19,8 +19,8 @@ fn a_late_copy_of_a_refused_request_does_not_run() {
     story.ask(1, 1, (0, 0), &lookup).expect("the name is still there");
 }
 
-/// Before the fix, if a repetition of a running request arrived late on an abandoned connection,
-/// the target replied only on that connection.
+/// Before the fix, if a retry of a running request arrived late on an abandoned connection, the
+/// target replied only on that connection.
 #[test]
 fn a_repeated_request_is_answered_on_every_connection() {
     let mut story = Story::begin();
@@ -59,7 +59,8 @@ fn a_waiting_request_is_dropped_when_a_newer_one_takes_its_slot() {
 }
 
 /// Before the fix, a power loss took back a change and its version, and the next change got the
-/// same version. A client that had seen the lost change kept its cached pages for the next one.
+/// same version. A client that had read the lost change continued to use its cached pages after the
+/// next change.
 #[test]
 fn version_number_is_not_reused_after_a_power_loss() {
     let mut story = Story::begin();

@@ -33,7 +33,7 @@ fn restored_copy_assigns_no_number_or_version_again() {
     let next = story.create_as("next", 1, (0, 2));
     assert!(next.number() > newest.number() && first.number() < newest.number());
     assert!(version(&mut story, next) > newest_version);
-    // The next start continues from there.
+    // The next start continues above these numbers.
     story.restart();
     assert!(story.create_as("after", 1, (0, 3)).number() > next.number());
 }

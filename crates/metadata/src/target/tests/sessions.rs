@@ -131,7 +131,7 @@ fn step_of_a_session_clean_up_is_limited_in_bytes() {
 }
 
 /// Before the fix, a late `OpenSession` reopened a session that had ended, but without the
-/// remembered replies of its slots. Requests that the client still repeated then ran a second time.
+/// remembered replies of its slots. Requests that the client still retried then ran a second time.
 #[test]
 fn a_session_that_has_ended_is_not_opened_again() {
     let limits = Limits { ends_per_batch: 1, ..Limits::default() };
@@ -334,7 +334,7 @@ fn outcome_of_a_request_is_known_after_its_session_has_ended() {
         assert_eq!(outcome_of(&mut story, 77, (0, 1)).unwrap(), md::Outcome::Unknown);
         story.restart();
     }
-    // The replies of the slots are deleted with the record of the end.
+    // The target deletes the replies of the slots together with the record of the session's end.
     story.happens(Event::Tick);
     let kept = crate::limits::END_KEPT_SECONDS + 1;
     story.wall.seconds += kept;
@@ -359,8 +359,8 @@ fn a_session_is_synced_before_its_client_may_use_it() {
     assert_eq!(story.replies.len(), 1);
 }
 
-/// Before the fix, a target whose network to the clients had failed caused the removal of all of
-/// them from the cluster, although the other services received their requests.
+/// Before the fix, a target whose network to the clients had failed caused the removal of all these
+/// clients from the cluster, although other services received their requests.
 #[test]
 fn target_disconnected_from_all_clients_keeps_sessions() {
     let mut story = Story::begin();
@@ -372,7 +372,7 @@ fn target_disconnected_from_all_clients_keeps_sessions() {
     pass_a_lease(&mut story, &[]);
     assert!(story.evicted.iter().all(|(_, unless_heard)| *unless_heard), "{:?}", story.evicted);
     assert_eq!(story.evicted.iter().map(|it| it.0).collect::<BTreeSet<_>>().len(), 9);
-    // Management has kept the clients, and the network works again.
+    // Management has not removed the clients, and the network works again.
     story.ask(1, 1, (0, 2), &unlink()).unwrap();
     for session in 10..18 {
         assert!(is_alive(&mut story, session));

@@ -64,8 +64,8 @@ impl Story {
         self.acknowledges(session, notification.number);
     }
 
-    /// Sends a request that opens a file which session `holder` has open. That session is notified
-    /// and acknowledges. Returns the reply to the request.
+    /// Sends a request that opens a file which session `holder` has open. Session `holder` receives
+    /// a notification and acknowledges it. Returns the reply to the request.
     pub(super) fn ask_sharing<R: Request>(
         &mut self,
         session: u64,
@@ -136,7 +136,7 @@ fn file_is_shared_only_once_a_client_opens_it_for_writing() {
 /// replied to the open of a third session before the first session had the reply to its second
 /// open. So the third session wrote while the first handle still used cached pages.
 #[test]
-fn session_is_notified_when_its_first_open_shares_a_file() {
+fn session_is_notified_when_its_own_second_open_shares_a_file() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
     let closed = md::Close { inode, open: WRITE, written: None };
@@ -186,9 +186,9 @@ fn an_open_does_not_wait_for_sessions_that_close_or_end() {
     assert_eq!(story.opened(), Some(false));
 }
 
-/// A session that had acknowledged closed the file, and later opened it again when no other session
-/// had it open. Meanwhile another open waited for a third session. Before the fix, the target
-/// replied to that open as if the earlier acknowledgement were still valid.
+/// A session acknowledged the sharing, closed the file, and later opened it again when no other
+/// session had it open. Meanwhile another open waited for a third session. Before the fix, the
+/// target replied to the waiting open as if the earlier acknowledgement were still valid.
 #[test]
 fn a_session_that_reopens_a_file_is_notified_again() {
     let mut story = Story::begin();

@@ -106,7 +106,7 @@ fn the_next_lock_holder_waits_for_the_recovered_size() {
     assert_eq!((reply.conflict, reply.attributes.size), (None, 50));
 }
 
-/// Before the fix, a failed recovery freed its place without starting the next one.
+/// Before the fix, the target did not start the next size recovery after a failed one.
 #[test]
 fn next_size_recovery_begins_after_a_failed_one() {
     use crate::limits::SIZE_RECOVERIES_AT_ONCE;
@@ -154,8 +154,8 @@ fn report_of_a_sync_stores_the_synced_chunk_files() {
     assert!(synced.contains(0) && !synced.contains(1));
 }
 
-/// Semantics 4.7: a truncation removes the bytes of a lost chunk file, so it need not exist any
-/// more.
+/// Semantics 4.7: a truncation removes the bytes of a lost chunk file, so this chunk file need not
+/// exist any more.
 #[test]
 fn truncation_forgets_synced_chunk_files_without_bytes() {
     let mut story = Story::begin();

@@ -3,8 +3,8 @@
 
 use super::*;
 
-/// Returns the usual map with another epoch of the target's group, and of the group of the sender
-/// in requests of targets. The second number is the first epoch of the primary's term.
+/// Returns the event of a map with other epochs of the target's group, and of the group that sends
+/// requests of targets. Each pair has the epoch, and the first epoch of the primary's term.
 fn map_of(own: (u64, u64), of_sender: (u64, u64)) -> Event {
     let mut map = map();
     map.version = MapVersion::new(2);
@@ -44,7 +44,7 @@ fn request_of_another_epoch_is_refused_before_the_session_check() {
 fn target_refuses_all_requests_after_the_end_of_its_term() {
     let mut story = Story::begin();
     assert!(story.target.is_primary());
-    // A backup was dropped: the epoch rises, and the term goes on.
+    // The map drops a backup, so the epoch rises, but the term continues.
     story.happens(map_of((2, 1), (1, 1)));
     assert!(story.target.is_primary());
     story.happens(map_of((3, 3), (1, 1)));

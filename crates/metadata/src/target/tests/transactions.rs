@@ -97,14 +97,14 @@ fn administrator_can_decide_for_a_silent_coordinator() {
     assert_eq!(list(&mut story).len(), 1);
 }
 
-/// Before the fix, the service ended, and ended again after each restart.
+/// Before the fix, a decision that failed ended the service, and again after each restart.
 #[test]
 fn a_decision_that_fails_stops_only_its_transaction() {
     let mut story = Story::begin();
     let inode = story.create(1, (0, 1));
     let close = md::Close { inode, open: md::OpenMode::Write, written: None };
     story.ask(1, 1, (0, 2), &close).unwrap();
-    // Each step would succeed without the other ones.
+    // Each step would succeed without the other step.
     let step = md::Step::DropLink { inode };
     let prepare = md::Prepare { transaction: id(7), steps: vec![step.clone(), step] };
     story.ask(1, 0, (0, 0), &prepare).unwrap();
@@ -114,7 +114,7 @@ fn a_decision_that_fails_stops_only_its_transaction() {
         assert_eq!(error.code(), ErrorCode::Stale, "{error}");
         story.restart();
     }
-    // The same decision as a reply to the target's question.
+    // The coordinator sends the same decision as a reply to the target's question.
     story.calls.retain(|it| it.1.message == md::AskDecision::ID);
     story.answer::<md::AskDecision>(&md::DecisionReply { decision: md::Decision::Committed });
     assert_eq!(story.target.stuck_transactions(), 1);
@@ -130,7 +130,7 @@ fn a_decision_that_fails_stops_only_its_transaction() {
 }
 
 #[test]
-fn prepared_transactions_are_bounded() {
+fn number_of_prepared_transactions_is_limited() {
     let mut story = Story::begin();
     // An empty list of steps is the cheapest transaction.
     let prepare = |number| {

@@ -1,5 +1,5 @@
-//! Truncations: their order, restarts and repetitions at each step, refusals, and the time until
-//! they are durable at storage.
+//! Truncations: their order, restarts and retries at each step, refusals, and the time until they
+//! are durable at storage.
 
 use super::*;
 use crate::limits::{RETRY_PAUSE, SETTLE_AFTER};
@@ -18,7 +18,7 @@ fn synced(incarnation: u64) -> st::SyncChunkReply {
 }
 
 impl Story {
-    /// Takes the only reply, to a `SetAttributes`.
+    /// Takes the only reply, which is a reply to a `SetAttributes`.
     fn set(&mut self) -> Result<md::SetAttributesReply> {
         assert_eq!(self.replies.len(), 1, "{:?}", self.replies);
         let (_, result) = self.replies.remove(0);
@@ -39,8 +39,8 @@ impl Story {
     }
 }
 
-/// Before the fix, storage truncated the chunk files before anything was logged. After a power loss
-/// the file had its old size, and zeros in place of its bytes.
+/// Before the fix, storage truncated the chunk files before the target logged the new size. After a
+/// power loss the file had its old size, and zeros in place of its bytes.
 #[test]
 fn chunk_files_are_truncated_after_the_sync_of_the_size() {
     let mut story = Story::begin();
@@ -85,7 +85,8 @@ fn a_restart_finishes_a_truncation() {
     assert!(story.calls.is_empty());
 }
 
-/// A repetition arrives while storage still truncates, before and after a restart.
+/// A retry arrives while storage still truncates the chunk files, before and after a restart of the
+/// target.
 #[test]
 fn a_repeated_truncation_waits_like_the_first() {
     let mut story = Story::begin();
@@ -109,7 +110,7 @@ fn a_truncation_is_finished_after_its_client_died() {
     story.send(1, 1, (0, 0), &md::CloseSession {});
     assert_eq!(story.calls.len(), 1, "the size is not asked for while storage truncates");
     story.answer::<st::TruncateChunk>(&truncated(1));
-    // Before storage is asked for the size, the truncation must be durable there.
+    // The truncation must be durable at storage before the target asks storage for the size.
     story.answer::<st::SyncChunk>(&synced(1));
     story.answer::<st::StatChunk>(&stat(0));
     story.replies.clear();
@@ -154,7 +155,8 @@ fn truncations_of_one_file_run_one_after_the_other() {
     assert_eq!(story.size(inode), 5);
 }
 
-/// Storage refuses: the client gets the error, the size stays smaller, and the target tries again.
+/// If storage refuses a truncation, the client gets the error, the file keeps the new size, and the
+/// target tries again.
 #[test]
 fn refused_truncation_is_answered_and_retried() {
     let mut story = Story::begin();
@@ -184,7 +186,7 @@ fn a_new_truncation_replaces_a_refused_one() {
     let (call, _) = story.calls.remove(0);
     story.happens(Event::Answer { call, result: Err(ErrorCode::Corrupt.into()) });
     assert!(story.set().is_err());
-    // The new size is larger, but storage must still remove the bytes before it.
+    // The new size is larger, but storage must still remove the old bytes before the new end.
     let to_seven = md::SetAttributes { size: Some(7), ..truncate(inode) };
     story.send(1, 1, (0, 4), &to_seven);
     story.wait(RETRY_PAUSE);
@@ -244,8 +246,9 @@ fn a_truncation_that_storage_has_lost_is_repeated() {
     assert_eq!(story.target.shared.truncations.len(), 0);
 }
 
-/// Before the fix, a new pattern kept the work item of the truncation. After a power loss of a
-/// storage host, the target truncated no chunk file, and waited for ever for the reply.
+/// Before the fix, a new stripe pattern did not remove the work item of the truncation. After a
+/// power loss of a storage host, the target truncated no chunk file, and waited for ever for the
+/// reply.
 #[test]
 fn a_new_pattern_ends_a_truncation() {
     let mut story = Story::begin();
@@ -296,7 +299,7 @@ impl Story {
 }
 
 /// Before the fix, a request with a size and an invalid time truncated the chunk files before the
-/// target refused it.
+/// target refused the request.
 #[test]
 fn a_request_with_an_invalid_time_truncates_nothing() {
     let mut story = Story::begin();
@@ -313,7 +316,7 @@ fn a_request_with_an_invalid_time_truncates_nothing() {
 /// Before the fix, a report during a truncation raised the size, and the truncation then reset it,
 /// although the reported bytes had reached storage after the chunk file was truncated.
 #[test]
-fn reports_and_confirmations_wait_for_a_truncation() {
+fn written_reports_wait_for_a_pending_truncation() {
     let mut story = Story::begin();
     let inode = written(&mut story);
     story.send(5, 1, (0, 3), &truncate(inode));
