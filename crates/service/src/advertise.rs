@@ -2,9 +2,9 @@
 //! interfaces of this host.
 //!
 //! # Hazard: loopback
-//! A loopback address means a different host to each reader. So a service never advertises one
-//! unless its settings name it, or management is on this host and is named by a loopback address
-//! too.
+//! A loopback address means a different host to each reader. So a service advertises a loopback
+//! address only if its settings name the address, or if the join token names management on this
+//! host by a loopback address too.
 
 use skep_env::{HostAddress, TcpListener, host_addresses};
 use skep_types::{Error, ErrorCode, Result};
@@ -15,7 +15,7 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 pub struct Advertised {
     /// The addresses for other nodes, as `host:port`, best first. Never empty.
     pub addresses: Vec<String>,
-    /// Addresses of this host that were not chosen. Empty if the settings chose.
+    /// Addresses of this host that were not chosen. Empty if the settings name the addresses.
     pub unused: Vec<HostAddress>,
 }
 
@@ -35,7 +35,8 @@ pub fn with_port(address: &str, port: u16) -> String {
 ///
 /// - If `advertise` is not empty, its addresses, with the listener's port where a port is missing.
 /// - For a listener on all addresses, this host's address on the route to `management`. If the
-///   kernel finds no route, or the name has no address now, all addresses of this host.
+///   kernel finds no route, or the name of management has no address now, all addresses of this
+///   host.
 /// - Otherwise, the address on which the listener listens.
 ///
 /// # Errors
@@ -84,7 +85,8 @@ pub fn of_management(
     choose(&candidates(bound)?, address_towards(DEFAULT_ROUTE), bound.port(), former)
 }
 
-/// An address that the default route leads to: 192.0.2.0/24 is reserved for documentation.
+/// An address to which only the default route leads, because 192.0.2.0/24 is reserved for
+/// documentation.
 const DEFAULT_ROUTE: &str = "192.0.2.1:9";
 
 fn choose(
@@ -111,7 +113,7 @@ fn choose(
     Ok(Advertised { addresses: chosen.into_iter().map(text).collect(), unused })
 }
 
-/// Returns the addresses that the settings fix.
+/// Returns the addresses that follow from the settings alone.
 fn fixed(bound: SocketAddr, advertise: &[String]) -> Option<Vec<String>> {
     if !advertise.is_empty() {
         return Some(advertise.iter().map(|it| with_port(it, bound.port())).collect());

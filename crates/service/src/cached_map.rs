@@ -1,14 +1,15 @@
 //! The cached cluster map: a service persists its newest map, so that it can start while management
 //! is down.
 //!
-//! Owns the file `kept-map` in a node's directory: when to write the file, and whether a start may
-//! use it. `docs/design/0004-serving-without-management.md` gives the reasons.
+//! This module owns the file `kept-map` in a node's directory. It decides when to write the file,
+//! and whether a start may use it. `docs/design/0004-serving-without-management.md` gives the
+//! reasons.
 //!
 //! # When the map is written
 //! Changes of nodes, targets, groups, shards and settings affect where requests go. The service
-//! writes them without delay, but at most once a second. Reachability and free space change with
-//! nearly every heartbeat of a busy cluster. So the service writes a change of free space alone at
-//! most once a minute, and does not write reachability.
+//! writes these changes without delay, but at most once a second. Reachability and free space
+//! change with nearly every heartbeat of a busy cluster. So the service writes a change of free
+//! space alone at most once a minute, and does not write reachability.
 
 use crate::directory::NodeDirectory;
 use skep_env::Mailbox;
@@ -26,7 +27,7 @@ use std::time::Duration;
 /// Name of the cached map's file in a service's directory.
 pub const CACHED_MAP_FILE: &str = "kept-map";
 
-/// Minimum pause between two writes: when many clients mount at the same time, each mount changes
+/// Minimum pause between two writes. When many clients mount at the same time, each mount changes
 /// the map.
 const PAUSE: Duration = Duration::from_secs(1);
 /// Minimum pause between two writes if only free space has changed. Free space only affects the
@@ -137,15 +138,16 @@ pub(crate) async fn keep(
                     );
                 }
                 has_warned = true;
-                // Needed if no write has ever succeeded: without this pause, the next attempt would
-                // start at once.
+                // This pause is needed if no write has ever succeeded. Without it, the next attempt
+                // would start at once.
                 skep_env::sleep(PAUSE).await;
             }
         }
     }
 }
 
-/// Writes the map on a thread of its own: on a busy disk, two syncs can take longer than a lease.
+/// Writes the map on a separate thread, because on a busy disk two syncs can take longer than a
+/// lease.
 async fn write(path: PathBuf, cached: CachedMap) -> Result<()> {
     let (sender, done) = Mailbox::new(1)?;
     let body = move || {
@@ -230,7 +232,7 @@ mod tests {
                     if found.is_some_and(|it| it.version == MapVersion::new(version)) {
                         break;
                     }
-                    assert!(skep_env::now() < deadline, "version {version} is kept");
+                    assert!(skep_env::now() < deadline, "version {version} is written");
                     skep_env::sleep(Duration::from_millis(5)).await;
                 }
             };

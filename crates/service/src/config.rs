@@ -74,8 +74,8 @@ pub fn load<T: Manual>(file: Option<&Path>, overrides: &[(String, String)]) -> R
     }
     let mut origins = BTreeMap::new();
     for SettingValue { key, value, origin } in given {
-        // Each value is tried separately, so that an invalid one does not hide the problems of
-        // others.
+        // Each value is tried separately, so that an invalid value does not hide the problems of
+        // other values.
         let mut trial = values.clone();
         if !replace(&mut trial, &key, value) {
             problems.push(format!("{origin}: unknown setting `{key}`{}", hint(&values, &key)));
@@ -213,8 +213,8 @@ fn replace(table: &mut Table, key: &str, value: Value) -> bool {
     }
 }
 
-/// Converts a value from the command line. `known` is the setting's default: a text setting needs
-/// no quotes, and the items of a list may be separated by commas.
+/// Converts a value from the command line. `known` is the setting's default, whose type determines
+/// the syntax: a text setting needs no quotes, and the items of a list may be separated by commas.
 fn from_text(known: Option<&Value>, text: &str) -> Value {
     let parsed = || format!("v = {text}").parse::<Table>().ok()?.remove("v");
     match known {

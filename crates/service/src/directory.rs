@@ -44,8 +44,8 @@ impl NodeDirectory {
     /// Opens the directory of a node.
     ///
     /// # Errors
-    /// `Configuration`, with a hint how to fix it, if the directory is blank, of another kind, in
-    /// use by another process, or without a token of its cluster.
+    /// `Configuration`, with a hint on how to fix the problem, if the directory is blank, of
+    /// another kind, in use by another process, or without a token of its cluster.
     pub fn open(path: &Path, kind: DirectoryKind) -> Result<Self> {
         let directory = Directory::open(path, kind, None)?;
         let file = path.join(TOKEN_FILE);
@@ -86,7 +86,7 @@ pub fn load_token(directory: &Path) -> Result<JoinToken> {
 
 /// Reads a join token from a file. The first line is the newest token. Each further line is a
 /// former token, which the process also accepts and offers while services of the cluster lack the
-/// newest one. Empty lines do not count.
+/// newest token. Empty lines do not count.
 ///
 /// # Errors
 /// `Configuration` with the path if the file cannot be read, contains no token, contains more than
@@ -96,7 +96,7 @@ pub fn read_token(file: &Path) -> Result<JoinToken> {
         Error::new(ErrorCode::Configuration, format!("join token {}: {problem}", file.display()))
     };
     let metadata = std::fs::metadata(file).map_err(|error| wrong(error.to_string()))?;
-    // Pipes and terminals have no lasting contents.
+    // Pipes and terminals need no check, because they have no lasting contents.
     if metadata.is_file() && metadata.mode() & 0o077 != 0 {
         return Err(wrong(format!(
             "other users may read it (mode {:o}), and the token gives all rights in the cluster; \

@@ -2,14 +2,15 @@
 //! the service still accepts while an administrator replaces the token, and the ids of secrets that
 //! were revoked entirely, which no command may install again.
 //!
-//! Does not own the newest token ([`crate::directory`]), nor the changes ([`crate::tokens`]).
+//! This module owns neither the newest token ([`crate::directory`]) nor the changes of tokens
+//! ([`crate::tokens`]).
 
 use skep_rpc::{HeldSecret, Secret, SecretId};
 use skep_store::atomic::replace_secret;
 use skep_types::{Error, ErrorCode, Result};
 use std::path::Path;
 
-/// Name of the file. Only its owner can read it.
+/// Name of the file with the former secrets. Only its owner can read the file.
 pub const FORMER_FILE: &str = "former-secrets";
 
 /// Words for the state of a former secret in the file.
@@ -22,7 +23,7 @@ const REVOKED: &str = "revoked";
 /// so a directory reaches this limit only after decades. Then the oldest id is dropped.
 const MAX_REVOKED: usize = 256;
 
-/// The contents of the file.
+/// The contents of the file [`FORMER_FILE`].
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct FormerSecrets {
     /// The secrets that the service accepts, newest first.
@@ -31,7 +32,7 @@ pub(crate) struct FormerSecrets {
     pub(crate) revoked: Vec<SecretId>,
 }
 
-/// Reads the file of a directory. Nothing is in it if there is no file.
+/// Reads the former secrets of a directory. The result is empty if there is no file.
 ///
 /// # Errors
 /// `Configuration` with the path and the line if the file cannot be read or is malformed.
@@ -62,7 +63,7 @@ pub(crate) fn read(directory: &Path) -> Result<FormerSecrets> {
 }
 
 impl FormerSecrets {
-    /// Adds a line of the file. Returns `None` if it is malformed.
+    /// Adds a line of the file. Returns `None` if the line is malformed.
     fn take_line(&mut self, line: &str) -> Option<()> {
         let (secret, state) = line.split_once(' ')?;
         let is_closed = match state {

@@ -1,6 +1,6 @@
 //! The code that all services of Skep have in common.
 //!
-//! Owns:
+//! This crate owns:
 //!
 //! - configuration with origins ([`config`]), its units ([`units`]), and settings of all services
 //!   ([`node`])
@@ -12,9 +12,9 @@
 //! - the host that runs targets ([`host`])
 //! - the requests that made this program panic ([`quarantine`])
 //! - the cluster map that is cached across restarts ([`cached_map`])
-//! - the newest token and former ones, and their replacement ([`tokens`])
+//! - the newest token and former tokens, and their replacement ([`tokens`])
 //!
-//! Does not own the requests of any single service, nor the registration with management
+//! It owns neither the requests of a single service nor the registration with management
 //! (`skep_rpc::membership`).
 
 pub mod advertise;
@@ -45,8 +45,8 @@ pub use units::{ByteSize, Interval};
 
 use skep_types::{Error, ErrorCode, Result};
 
-/// The version of this program: that of the crates, with the commit of a release build, as in
-/// `0.1.0+6d86cf8d2f1a`.
+/// The version of this program: the version of the crates, with the commit of a release build, as
+/// in `0.1.0+6d86cf8d2f1a`.
 pub const PROGRAM_VERSION: &str = env!("SKEP_VERSION");
 
 /// Returns the name of this host, or an empty text if the kernel does not show it.

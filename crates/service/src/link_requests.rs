@@ -23,7 +23,7 @@ pub struct Links {
     is_measuring: Cell<bool>,
 }
 
-/// Marks a running measurement, and allows the next one when this is dropped.
+/// Marks a running measurement. The drop of this guard allows the next measurement.
 struct MeasuringGuard<'a>(&'a Cell<bool>);
 
 impl Drop for MeasuringGuard<'_> {

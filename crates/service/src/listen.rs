@@ -1,5 +1,5 @@
-//! Listening on an address that stays the same across restarts. Does not own the addresses that
-//! other nodes use: [`crate::advertise`] chooses them.
+//! Listening on an address that stays the same across restarts. This module does not own the
+//! addresses that other nodes use; [`crate::advertise`] chooses them.
 //!
 //! # Hazard: ephemeral ports
 //! For outgoing connections, the kernel chooses free ports from its ephemeral range. While the
@@ -25,19 +25,19 @@ pub const METRICS_ADDRESS_FILE: &str = "metrics-address";
 /// above the ports of well-known services.
 const FREE_PORTS: std::ops::Range<u16> = 21_000..32_000;
 /// Time to wait for a fixed address that is in use. After a process is killed, the kernel closes
-/// its sockets with a short delay, since it must tear down the event loop first.
+/// its sockets with a short delay, since the kernel must tear down the event loop first.
 const BIND_TIMEOUT: Duration = Duration::from_secs(2);
 /// Pause between attempts to bind an address that is in use.
 const BIND_PAUSE: Duration = Duration::from_millis(20);
-/// Number of random ports to try before the kernel chooses one.
+/// Number of random ports to try before the kernel chooses a port.
 const FREE_PORT_TRIES: usize = 64;
 
 /// Reaction if the address of the last start is in use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IfTaken {
-    /// Choose another port: peers get the new address with the cluster map.
+    /// Choose another port, because peers get the new address with the cluster map.
     Move,
-    /// Fail: the address is in the join tokens of other nodes.
+    /// Fail, because the address is in the join tokens of other nodes.
     Fail,
 }
 
@@ -45,7 +45,8 @@ pub enum IfTaken {
 /// start. Writes the address to the directory.
 ///
 /// # Errors
-/// `Io`, with the address and a hint how to fix it, if the service cannot listen on the address.
+/// `Io`, with the address and a hint on how to fix the problem, if the service cannot listen on the
+/// address.
 pub async fn listen(listen: &str, directory: &Path, if_taken: IfTaken) -> Result<TcpListener> {
     let file = directory.join(ADDRESS_FILE);
     let listener = match listen.rsplit_once(':') {
@@ -57,8 +58,8 @@ pub async fn listen(listen: &str, directory: &Path, if_taken: IfTaken) -> Result
 }
 
 /// Listens for the page with metrics, like [`listen`]. If the address is in use, chooses a free
-/// port: several services of one host may have the same setting. Writes the address to the file
-/// `metrics-address` in the directory.
+/// port, because several services of one host may have the same setting. Writes the address to the
+/// file `metrics-address` in the directory.
 ///
 /// # Errors
 /// `Io` if the service cannot listen on the host of the address.
@@ -78,8 +79,8 @@ pub async fn listen_for_page(listen: &str, directory: &Path) -> Result<TcpListen
 fn write_address(listener: &TcpListener, file: &Path) -> Result<()> {
     let address = listener.local_address()?.to_string();
     if read_address(file).as_ref() != Some(&address) {
-        // Written durably: tokens contain management's address, and after a power loss the other
-        // nodes try only that address.
+        // Write the address durably, because tokens contain management's address, and after a power
+        // loss the other nodes try only that address.
         replace_atomically(file, format!("{address}\n").as_bytes())?;
     }
     Ok(())
@@ -188,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn address_in_use_is_waited_for_or_refused() {
+    fn listen_retries_an_address_in_use_before_it_fails() {
         let directory = tempfile::tempdir().unwrap();
         skep_env::block_on(async move {
             let first = TcpListener::bind("127.0.0.1:0").unwrap();

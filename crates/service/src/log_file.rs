@@ -6,7 +6,8 @@
 //! threads write at that moment without the logger, such as a panic message, goes to one of the two
 //! files.
 //!
-//! Does not rotate pipes, terminals, systemd's journal, or a file that another program has renamed.
+//! The process does not rotate pipes, terminals, systemd's journal, or a file that another program
+//! has renamed.
 
 use skep_types::text::escape_controls;
 use std::borrow::Cow;
@@ -71,9 +72,9 @@ impl Write for LogOutput {
     }
 }
 
-/// Returns an event as one line, with its final newline. Escapes all other control characters: a
-/// peer or a file name may contain them, and could otherwise forge lines of the log. Keeps the
-/// escape character, since the logger has escaped it in values and uses it for colours.
+/// Returns an event as one line, with its final newline. Escapes all other control characters,
+/// because a peer or a file name may contain them and could otherwise forge lines of the log. Keeps
+/// the escape character, since the logger has escaped it in values and uses it for colours.
 fn one_line(event: &[u8]) -> Cow<'_, [u8]> {
     let (text, end) = match event.strip_suffix(b"\n") {
         Some(text) => (text, &b"\n"[..]),
@@ -113,7 +114,8 @@ fn rotate(limit: u64, line: u64) -> io::Result<u64> {
     let new = with_ending(&path, NEW_ENDING);
     let opened: File =
         OpenOptions::new().create(true).append(true).mode(file.mode() & 0o777).open(&new)?;
-    // A hard link, so that a log file with the current name exists at every moment.
+    // A hard link gives the old file its name, so that a log file with the current name exists at
+    // every moment.
     let old = with_ending(&path, OLD_ENDING);
     match std::fs::remove_file(&old) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),

@@ -13,8 +13,8 @@ use tracing_subscriber::EnvFilter;
 /// Controls the log of this process. There is one log per process.
 static CONTROL: OnceLock<Control> = OnceLock::new();
 
-/// Part of each filter: the Raft library logs each step of an election, and names its own types.
-/// Management logs who leads.
+/// Part of each filter, because the Raft library logs each step of an election, and names its own
+/// types. Management itself logs the leader.
 const QUIET: &str = "openraft=error";
 
 type Apply = Box<dyn Fn(EnvFilter) -> std::result::Result<(), String> + Send + Sync>;
@@ -66,7 +66,8 @@ pub fn start(filter: &str, limit: ByteSize) -> Result<()> {
     started.map_err(|error| Error::new(ErrorCode::InvalidArgument, format!("logging: {error}")))?;
     let current = Mutex::new(filter.to_owned());
     let control = Control { apply, configured: filter.to_owned(), current };
-    // Cannot fail: if logging had been started before, this function would have returned above.
+    // This cannot fail, because the function would have returned above if logging had been started
+    // before.
     let _ = CONTROL.set(control);
     Ok(())
 }
@@ -91,8 +92,8 @@ pub fn change(filter: &str) -> Result<Level> {
         |problem: String| Error::new(ErrorCode::InvalidArgument, format!("log level {problem}"));
     check(filter).map_err(wrong)?;
     let parsed = parse(filter)?;
-    // A reader of the log must see why the amount of detail changes. So the line is logged under
-    // whichever of the two levels is more detailed.
+    // A reader of the log must see why the amount of detail changes. So this function logs the line
+    // under the more detailed of the two levels.
     let is_logged_before = tracing::enabled!(tracing::Level::INFO);
     let log_change = |before: &str| {
         if before != filter {
@@ -130,7 +131,7 @@ pub(crate) fn check(filter: &str) -> std::result::Result<(), String> {
     EnvFilter::try_new(filter).map(|_| ()).map_err(|error| format!("'{filter}': {error}"))
 }
 
-/// The log levels, from the least detailed one.
+/// The log levels, in ascending order of detail.
 const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
 
 /// Checks one part of a filter: a level, or the name of a module with a level.

@@ -1,7 +1,8 @@
 //! The HTTP page with the metrics of a service: chooses the address on which the page listens.
 //!
-//! The page never prevents the start of the service: without an address the service runs without a
-//! page, and logs the reason. Does not own the server (`skep_exporter::http`).
+//! The page never prevents the start of the service. If the service finds no address for the page,
+//! it logs the reason and runs without a page. This module does not own the server
+//! (`skep_exporter::http`).
 
 use crate::listen::{METRICS_ADDRESS_FILE, listen_for_page};
 use crate::node::{NO_PAGE, NodeSettings};

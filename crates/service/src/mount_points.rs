@@ -1,6 +1,8 @@
-//! Mount points without their disk: a directory there would be on the wrong file system.
+//! Detects mount points on which nothing is mounted, because a directory there would be on the
+//! wrong file system.
 //!
-//! Owns only the check before `--init`. A service refuses a blank directory at each later start.
+//! This module owns only the check before `--init`. A service refuses a blank directory at each
+//! later start.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};

@@ -8,13 +8,13 @@ use std::path::PathBuf;
 /// The source text of [`NodeSettings`], for [`crate::Manual::SOURCES`].
 pub const SOURCE: &str = include_str!("node.rs");
 
-/// Minimum size of a log file in bytes: a smaller file could hardly hold the lines of one request.
+/// Minimum size of a log file in bytes. A smaller file could hardly hold the lines of one request.
 const MIN_LOG_LIMIT: u64 = 4096;
 
-/// The setting that removes a service from its failure domain.
+/// The value of the setting `domain` that removes a service from its failure domain.
 const NO_DOMAIN: &str = "none";
 
-/// The setting that leaves out the page with metrics.
+/// The value of the setting `metrics` for no page with metrics.
 pub(crate) const NO_PAGE: &str = "none";
 
 /// Settings that every service has.
@@ -28,20 +28,21 @@ pub struct NodeSettings {
     /// as `storage-1`.
     pub name: String,
     /// Address to listen on, as `host:port` or `host`. `0.0.0.0` means all IPv4 addresses, `[::]`
-    /// all addresses of both families. With port 0 a free one is chosen at the first start,
-    /// written to the file `address` in the directory, and used again at each later start.
+    /// all addresses of both families. With port 0 the service chooses a free port at the first
+    /// start, writes the address to the file `address` in the directory, and uses it again at each
+    /// later start.
     pub listen: String,
-    /// Addresses or names under which others reach this service, as `host:port` or `host`, best
-    /// first. Set it when the host has several networks or is behind a translated address. Empty:
-    /// the address that it listens on; if it listens on all, this host's address on the way to
-    /// management, and for management itself the only address of this host or the one on the
-    /// default route.
+    /// Addresses or names under which other nodes reach this service, as `host:port` or `host`,
+    /// best first. Set it when the host has several networks or is behind a translated address.
+    /// Empty: the address on which the service listens. If it listens on all addresses, this host's
+    /// address on the route to management; for management itself, the only address of this host or
+    /// its address on the default route.
     pub advertise: Vec<String>,
-    /// Address of the HTTP page `/metrics` with the figures of this service, as `host:port`, for
-    /// Prometheus and its relatives. Set an address of the network, such as `0.0.0.0:7421`, to
-    /// read the page from other hosts. The page asks for no password. Empty: the loopback address
-    /// `127.0.0.1`, at the port after that of `listen`, or at a free port if that is taken; the
-    /// file `metrics-address` in the directory has the address. `none`: no page.
+    /// Address of the HTTP page `/metrics` with the metrics of this service, as `host:port`, for
+    /// Prometheus and compatible programs. Set an address of the network, such as `0.0.0.0:7421`,
+    /// to read the page from other hosts. The page asks for no password. Empty: the loopback
+    /// address `127.0.0.1`, at the port after that of `listen`, or at a free port if that port is
+    /// in use; the file `metrics-address` in the directory has the address. `none`: no page.
     pub metrics: String,
     /// Failure domain, such as `rack-2`: hosts that share a rack or a power supply fail together.
     /// Files with several targets get them from as many domains as possible. Empty: the domain of

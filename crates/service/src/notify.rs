@@ -7,8 +7,8 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 
 /// Notifies the service manager that the service is ready for requests.
 pub fn ready() {
-    // Only a warning, not an error of the service: a manager that gets no notification has its own
-    // timeout.
+    // Only a warning, not an error of the service, because a manager that gets no notification has
+    // its own timeout.
     if let Err(error) = send(b"READY=1") {
         tracing::warn!("cannot notify the service manager: {error}");
     }
@@ -16,7 +16,7 @@ pub fn ready() {
 
 /// Notifies the service manager that the service is ending.
 pub fn stopping() {
-    // Only a debug line: a manager that waited only for the start may have ended already.
+    // Only a debug line, because a manager that waited only for the start may have ended already.
     if let Err(error) = send(b"STOPPING=1") {
         tracing::debug!("cannot notify the service manager: {error}");
     }

@@ -3,14 +3,14 @@
 //! service down for ever.
 //!
 //! At a panic the process appends the fingerprint of the request to the file `quarantine` in its
-//! directory. After [`REFUSED_AFTER`] panics the request is refused. After repeated panics the
-//! start is delayed. The record of another version of the program does not count.
+//! directory. After [`REFUSED_AFTER`] panics, the service refuses the request. After repeated
+//! panics, the service delays its start. Panics of another version of the program do not count.
 //!
-//! Does not stop the panic. Panics without a request are only counted for the delay.
+//! This module does not stop the panic. A panic without a request counts only for the delay.
 //!
 //! # Hazard: the panic hook
-//! The hook may run at any point of the program. So it reads one thread-local value, and makes its
-//! own system calls for one short line.
+//! The hook may run at any point of the program. So it reads one thread-local value, and writes one
+//! short line with its own system calls.
 
 use crate::PROGRAM_VERSION;
 use skep_types::codec::crc32c;
@@ -27,9 +27,9 @@ use std::time::Duration;
 
 /// Name of the file in a service's directory.
 pub const QUARANTINE_FILE: &str = "quarantine";
-/// Number of panics after which a request is refused. The first one may have had another cause.
+/// Number of panics after which a request is refused. The first panic may have had another cause.
 const REFUSED_AFTER: usize = 3;
-/// Maximum number of lines that a start reads, the newest ones.
+/// Maximum number of the newest lines that a start reads.
 const MAX_LINES: usize = 1000;
 /// Time during which panics count for the delay of the next start.
 const RECENT_SECONDS: i64 = 300;
@@ -100,7 +100,7 @@ pub fn start(directory: &Path) -> Duration {
 /// Refuses a request that has made this program panic repeatedly.
 ///
 /// # Errors
-/// `Io`, with the way out, if the request is in quarantine.
+/// `Io`, with a remedy, if the request is in quarantine.
 pub fn check(message: u16, body: &[u8]) -> Result<()> {
     match QUARANTINE.get() {
         Some(quarantine) if !quarantine.panics.is_empty() => quarantine.check(message, body),
@@ -108,7 +108,7 @@ pub fn check(message: u16, body: &[u8]) -> Result<()> {
     }
 }
 
-/// The mark that this thread handles a request. Ends when it is dropped.
+/// Marks this thread as handling a request, until this guard is dropped.
 #[derive(Debug)]
 pub struct Handling(());
 
@@ -126,7 +126,7 @@ pub fn handling(message: u16, body: &[u8]) -> Handling {
     Handling(())
 }
 
-/// Runs a future that handles a request.
+/// Runs a future, and marks the thread as handling `request` during each poll.
 pub async fn watch<F: Future>(request: Mark, future: F) -> F::Output {
     let mut future = pin!(future);
     poll_fn(|context| {
@@ -138,7 +138,7 @@ pub async fn watch<F: Future>(request: Mark, future: F) -> F::Output {
 }
 
 impl Quarantine {
-    /// Reads the file. A file that is missing or cannot be read has no panics.
+    /// Reads the file. A file that is missing or cannot be read counts as a file without panics.
     fn read(directory: &Path, now: i64) -> Self {
         let path = directory.join(QUARANTINE_FILE);
         let text = std::fs::read_to_string(&path).unwrap_or_default();
@@ -161,7 +161,7 @@ impl Quarantine {
         quarantine
     }
 
-    /// Appends a panic. Errors are ignored: the process ends in any case.
+    /// Appends a panic to the file. Errors are ignored, because the process ends in any case.
     fn record(&self, request: Option<Mark>, now: i64) {
         let words = match request {
             Some(Mark { message, len, crc }) => format!("{message} {len} {crc}"),

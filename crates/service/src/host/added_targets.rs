@@ -1,8 +1,8 @@
 //! The list of the targets that an administrator has added to a node while it ran.
 //!
-//! Owns the file `added-targets` in the node's directory, with one path per line: the node serves
-//! these targets in addition to those in its settings. Does not own the requests that change the
-//! list (`target_requests`).
+//! This module owns the file `added-targets` in the node's directory, with one path per line. The
+//! node serves these targets in addition to the targets in its settings. The module does not own
+//! the requests that change the list (`target_requests`).
 
 use skep_store::atomic::replace_atomically;
 use skep_types::{Error, ErrorCode, Result};
@@ -19,7 +19,7 @@ pub(super) struct AddedTargets {
 }
 
 impl AddedTargets {
-    /// Reads the file in the directory of a node. Leaves out the targets in its settings.
+    /// Reads the file in the directory of a node. Leaves out the targets in the node's settings.
     pub(super) fn load(node: &Path, settings: &[PathBuf]) -> Result<Self> {
         let file = node.join(FILE);
         let text = match std::fs::read_to_string(&file) {
@@ -58,7 +58,8 @@ impl AddedTargets {
         self.store(paths)
     }
 
-    /// Replaces the list in the file, and then in memory. After an error both have the old list.
+    /// Replaces the list in the file, and then in memory. After an error, the file and the memory
+    /// have the old list.
     fn store(&mut self, paths: Vec<PathBuf>) -> Result<()> {
         let lines: String = paths.iter().map(|it| format!("{}\n", it.display())).collect();
         replace_atomically(&self.file, lines.as_bytes())?;
@@ -88,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn failed_change_of_the_list_may_be_repeated() {
+    fn failed_change_of_the_list_can_be_retried() {
         let node = tempfile::tempdir().unwrap();
         let missing = node.path().join("missing");
         let mut added = AddedTargets::load(&missing, &[]).unwrap();

@@ -13,7 +13,7 @@ use skep_types::{Error, ErrorCode, NodeKind, TargetId};
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Pause before the next accept after a failed one.
+/// Pause before the next accept after a failed accept.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Accepts connections until this future is dropped.
@@ -60,8 +60,8 @@ impl ServingNode {
         let address = stream.peer();
         let peer = match authenticate(&stream, &identity, incarnation, is_served).await {
             Ok(peer) => peer,
-            // The peer tries again as long as its map names this node. Why the target is not
-            // served is in the log already, and in the health of the target.
+            // The peer tries again as long as its map names this node. The log and the health of
+            // the target have the reason already.
             Err(error) if error.code() == ErrorCode::StaleMap => {
                 return tracing::debug!("refused a connection from {address}: {error}");
             }

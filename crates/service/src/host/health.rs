@@ -1,7 +1,8 @@
 //! The health of running targets: probes through the mailboxes of their threads.
 //!
 //! A target answers a probe after a small read of its device, so a thread or a device that hangs
-//! leaves the probe unanswered. Owns the probes only; `targets` reports the results to management.
+//! leaves the probe unanswered. This module owns only the probes; `targets` reports the results to
+//! management.
 
 use skep_types::map::{Condition, TargetHealth};
 use std::cell::Cell;
@@ -23,7 +24,8 @@ struct Answer {
 #[derive(Debug)]
 pub struct Probe {
     number: u64,
-    /// Protects the answer, which two threads use. No other lock is taken inside.
+    /// Protects the answer, which two threads use. No thread takes another lock while it holds this
+    /// lock.
     answer: Arc<Mutex<Answer>>,
 }
 
@@ -45,7 +47,7 @@ pub(super) struct Probes {
 
 impl Probes {
     /// Returns the health of the target. If the target has answered the last probe, sends the next
-    /// one by `send`.
+    /// probe by `send`.
     pub(super) fn health(&self, now: Duration, send: impl FnOnce(Probe)) -> TargetHealth {
         let (number, health) = {
             let answer = self.answer.lock().unwrap_or_else(PoisonError::into_inner);

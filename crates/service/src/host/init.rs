@@ -39,7 +39,7 @@ impl Host {
     /// - `Configuration` if a directory is not blank, belongs to another cluster or node, or is
     ///   below a mount point of `/etc/fstab` on which nothing is mounted.
     ///
-    /// The context contains a hint how to fix the problem.
+    /// The context contains a hint on how to fix the problem.
     pub fn initialise(&self, token: Option<JoinToken>) -> Result<Initialised> {
         let (node_kind, _, _) = self.kinds();
         let path = &self.settings.directory;
@@ -132,8 +132,8 @@ impl Host {
     }
 }
 
-/// Opens the directory of an initialised node, and stores `token` if it is another one. Returns
-/// whether it is.
+/// Opens the directory of an initialised node, and stores `token` if it differs from the stored
+/// token. Returns whether the tokens differ.
 fn reopen(
     path: &Path,
     kind: DirectoryKind,
@@ -159,7 +159,8 @@ fn former_target(path: &Path, node: &NodeDirectory) -> Option<Target> {
     map.targets.into_iter().find(|target| target.node == own && target.path == path)
 }
 
-/// Returns the fact that a target of this node is not in its directory, and the way out.
+/// Returns the text that a target of this node is missing in its directory, with the possible
+/// remedies.
 fn missing(target: &Target) -> String {
     let Target { id, consistency, .. } = target;
     match consistency {
@@ -279,7 +280,7 @@ mod tests {
         let words = ["target t6 was here", "mount its disk", "skep target remove --lost 6"];
         assert!(words.iter().all(|word| lost.contains(word)), "{lost}");
         assert!(!lost.contains("--init"), "{lost}");
-        // A target that was given up does not come back, so a new one can take its place.
+        // A target that was given up does not come back, so a new target can take its place.
         cache_map(dir.path(), Consistency::Bad);
         let given_up = problem(&with_target);
         assert!(given_up.contains("given up") && given_up.contains("--init"), "{given_up}");
@@ -299,7 +300,7 @@ mod tests {
         assert!(replaced.has_new_token && !replaced.is_new && replaced.new_targets == 0);
         let stored = NodeDirectory::open(&dir.path().join("n"), DirectoryKind::StorageNode);
         assert_eq!(stored.unwrap().token, new);
-        // A new target needs no token, since the node has it.
+        // A new target needs no token, since the node has the token.
         let added = with_targets(&["a", "b"]).initialise(None).unwrap();
         assert_eq!((added.has_new_token, added.new_targets), (false, 1));
         assert!(with_targets(&["a", "b"]).initialise(None).is_err());

@@ -6,12 +6,12 @@
 //! ([`connections`]), and starts, watches and stops the target threads ([`targets`]). If management
 //! does not reply at the start, the main thread starts the targets that are in the cached cluster
 //! map ([`crate::cached_map`]). An administrator can add targets while the node runs
-//! ([`target_requests`]). A target that cannot be opened, or whose thread ends with an error,
-//! does not stop the others: the node tries again to serve it ([`unserved`], [`retries`]). The main
-//! thread probes the target threads and reports their health to management ([`health`]).
+//! ([`target_requests`]). A target that cannot be opened, or whose thread ends with an error, does
+//! not stop the other targets, and the node tries again to serve it ([`unserved`], [`retries`]).
+//! The main thread probes the target threads and reports their health to management ([`health`]).
 //!
-//! Does not own the requests to targets: the service passes a function that serves a target to
-//! [`Host::run`]. If a target's thread panics, the process aborts ([`targets`]).
+//! This module does not own the requests to targets. The service passes a function that serves a
+//! target to [`Host::run`]. If a target's thread panics, the process aborts ([`targets`]).
 
 mod added_targets;
 mod capacity;
@@ -83,7 +83,7 @@ pub struct TargetStart {
     pub identity: Identity,
     /// The cell with the newest cluster map.
     pub map: Arc<MapCell>,
-    /// The registry of the figures that the process counts about itself.
+    /// The registry of the process's metrics.
     pub metrics: Arc<Registry>,
     /// The mailbox through which the main thread sends connections and other events.
     pub events: Mailbox<TargetEvent>,
@@ -137,16 +137,16 @@ impl Host {
     }
 
     /// Serves until `SIGTERM` or `SIGINT` arrives. This function handles the signals of the
-    /// process: call it before the process starts other threads.
+    /// process, so call it before the process starts other threads.
     ///
     /// For each target, a thread of its own runs `serve`, outside of any event loop. `serve` must
     /// return after [`TargetEvent::Stop`]. If it returns an error, the node tries again to serve
-    /// the target, as long as it serves another one. The service ends with the error of the last
-    /// target: a new process also repairs what is wrong with the process, and the service manager
-    /// shows that the service failed.
+    /// the target, as long as it serves another target. The service ends with the error of the last
+    /// target. Then the service manager shows the failure, and a new process is free of problems of
+    /// the old process.
     ///
     /// # Errors
-    /// - The error that prevents the start. Its context contains a hint how to fix the problem.
+    /// - The error that prevents the start. Its context contains a hint on how to fix the problem.
     /// - The error of the last target.
     pub fn run(
         self,
@@ -220,8 +220,8 @@ impl Host {
         result
     }
 
-    /// Opens the directories of the targets. Returns the opened targets, and apart from them the
-    /// targets that cannot be opened. Fails if no target can be opened.
+    /// Opens the directories of the targets. Returns the opened targets, and the targets that
+    /// cannot be opened. Fails if no target can be opened.
     fn open_targets(&self, node: &NodeDirectory) -> Result<(Vec<Directory>, Vec<UnservedTarget>)> {
         let (mut opened, mut failed) = (Vec::new(), Vec::new());
         for path in &self.targets {
@@ -250,7 +250,7 @@ impl Host {
         }
     }
 
-    /// Creates the registry of the process, with the figures that describe the node.
+    /// Creates the registry of the process, with the metrics that describe the node.
     fn registry(&self, membership: &Membership) -> Arc<Registry> {
         let registry = Registry::new();
         let labels = vec![

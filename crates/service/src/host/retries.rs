@@ -1,6 +1,6 @@
 //! The attempts to serve unserved targets again.
 //!
-//! Does not own the pauses between the attempts (`unserved`) or the threads of targets
+//! This module does not own the pauses between the attempts (`unserved`) or the threads of targets
 //! (`targets`).
 
 use super::capacity;
@@ -44,7 +44,8 @@ impl ServingNode {
         }
     }
 
-    /// Registers a target of the running node, unless the map contains it. Returns its id then.
+    /// Registers a target of the running node, unless the map contains it. Returns the id of a
+    /// newly registered target.
     pub(super) async fn register_late(&self, directory: &Directory) -> Result<Option<TargetId>> {
         if is_known(&self.membership.map_cell().load(), self.membership.node(), directory) {
             return Ok(None);

@@ -1,7 +1,8 @@
 //! Requests that change the targets of a running node: `AddTarget` and `StopTarget`.
 //!
-//! Does not own the list of added targets (`added_targets`), the directories of targets (`init`),
-//! their threads (`targets`), or the removal of a target from the cluster, which management does.
+//! This module does not own the list of added targets (`added_targets`), the directories of targets
+//! (`init`), their threads (`targets`), or the removal of a target from the cluster, which
+//! management does.
 
 use super::init::check_disk;
 use super::targets::ServingNode;
@@ -59,11 +60,11 @@ impl ServingNode {
         }
         let mut directory = self.host.open_target(&path, &self.node.borrow())?;
         self.check_copy(&directory)?;
-        // The line comes first: if the service dies now, its next start registers the target.
+        // Add the line first. If the service dies now, its next start registers the target.
         self.added.borrow_mut().add(&path)?;
         let registered = self.register_late(&directory).await.inspect_err(|_| {
-            // Best effort: the error of the registration is the one to report, and the next start
-            // of the service tries to register the target if the line is still there.
+            // Best effort. The caller reports the error of the registration, and the next start of
+            // the service tries to register the target if the line is still there.
             let _ = self.added.borrow_mut().remove(&path);
         })?;
         if let Some(target) = registered {
@@ -121,7 +122,7 @@ impl ServingNode {
         Ok(())
     }
 
-    /// Initialises a blank directory. A thread of its own does this, since a device that hangs must
+    /// Initialises a blank directory. A separate thread does this, since a device that hangs must
     /// not delay the heartbeats of this node.
     async fn initialise_target(&self, path: &Path) -> Result<()> {
         let identity = self.host.new_identity(&self.node.borrow());
@@ -145,8 +146,8 @@ impl ServingNode {
         let file_system = capacity::capacity(path, self.host.reserve).file_system;
         let running = self.running.borrow();
         let others = running.iter().filter(|it| it.path != path);
-        // Compares with the file systems in the last reports of the targets: a system call on a
-        // disk that hangs would delay the heartbeats of this node.
+        // Compares with the file systems in the last reports of the targets, because a system call
+        // on a disk that hangs would delay the heartbeats of this node.
         let mut shared = others.filter(|it| it.file_system() == Some(file_system));
         if let Some(other) = shared.next() {
             warnings.push(format!(
@@ -177,7 +178,7 @@ impl ServingNode {
         }
     }
 
-    /// Returns the directory of a target of this node, also if the node cannot serve it at present.
+    /// Returns the directory of a target of this node, also if the node currently cannot serve it.
     fn path_of(&self, target: TargetId) -> Option<PathBuf> {
         let running = self.running.borrow();
         let served = running.iter().find(|it| it.target == target).map(|it| it.path.clone());
@@ -188,7 +189,7 @@ impl ServingNode {
         })
     }
 
-    /// Stops an added target, and does not serve it after later starts.
+    /// Stops an added target. Later starts of the service do not serve it.
     async fn stop_target(&self, body: &[u8]) -> Result<EmptyReply> {
         let StopTarget { target, is_dry_run } = StopTarget::from_bytes(body)?;
         let Some(path) = self.path_of(target) else { return Ok(EmptyReply {}) };

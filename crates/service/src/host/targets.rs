@@ -1,12 +1,12 @@
-//! The targets of a running node. Starts a thread for each target, and sends changes of the cluster
-//! map to the threads. Stops all threads when the service ends.
+//! The targets of a running node. The main thread starts a thread for each target, and sends
+//! changes of the cluster map to the threads. It stops all threads when the service ends.
 //!
 //! If a target's function returns an error, the other targets continue, and the node tries again to
 //! serve the target (`retries`). The service ends only if no target is left. A *panic* of a
 //! target's thread is a bug and aborts the process at once, since no target may serve the state
 //! that a half-finished operation left. In the release profile `panic = "abort"` does this, in
 //! other builds [`AbortOnPanic`]. The service manager restarts the process (`Restart=always` in the
-//! units), and the target recovers from its directory like after a crash.
+//! units), and the target recovers from its directory as after a crash.
 
 use super::added_targets::AddedTargets;
 use super::capacity::{CapacityFigures, capacity};
@@ -67,16 +67,16 @@ pub(super) struct ServingNode {
     pub(super) figures: Rc<Figures>,
     pub(super) serve: Serve,
     pub(super) reports: MailboxSender<Report>,
-    /// Targets that cannot be served at present.
+    /// Targets that the node currently cannot serve.
     pub(super) unserved: RefCell<Vec<UnservedTarget>>,
     /// Targets that an administrator has added while the node ran.
     pub(super) added: RefCell<AddedTargets>,
     /// Notified when a target's thread has ended.
     pub(super) target_ended: Notify,
-    /// The figures of each target that has had a thread. They stay after a failure of the target,
-    /// so that its counters continue after a second start.
+    /// The metrics of each target that has had a thread. They stay after a failure of the target,
+    /// so that its counters continue after the next start.
     pub(super) target_figures: RefCell<BTreeMap<TargetId, Arc<Registry>>>,
-    /// Whether the service stops its targets. It starts no target any more then.
+    /// Whether the service is stopping its targets. Then it starts no target any more.
     pub(super) is_stopping: Cell<bool>,
     pub(super) host: Host,
 }
@@ -95,7 +95,7 @@ pub(super) struct RunningTarget {
     probes: Probes,
     /// Whether the last report called the target hung.
     is_hung: Cell<bool>,
-    /// The capacity in the last report.
+    /// The capacity in the last report about the target.
     capacity: Cell<Capacity>,
 }
 
@@ -267,7 +267,7 @@ impl ServingNode {
         Ok(())
     }
 
-    /// Returns the registry for the figures of a target, which is a part of the node's registry.
+    /// Returns the registry for the metrics of a target, which is a part of the node's registry.
     fn figures_of(&self, target: TargetId, path: &Path) -> Arc<Registry> {
         let mut all = self.target_figures.borrow_mut();
         let figures = all.entry(target).or_insert_with(|| {
@@ -280,7 +280,7 @@ impl ServingNode {
         Arc::clone(figures)
     }
 
-    /// Takes the figures of a target that has left the node out of the node's registry.
+    /// Removes the metrics of a target that has left the node from the node's registry.
     fn forget_figures(&self, target: TargetId) {
         if let Some(figures) = self.target_figures.borrow_mut().remove(&target) {
             self.figures.registry().remove(&figures);
@@ -390,8 +390,8 @@ impl ServingNode {
         Ok(())
     }
 
-    /// When all targets with a thread serve, logs them. The first time, also notifies the service
-    /// manager.
+    /// Logs the served targets as soon as all targets with a thread serve. The first time, also
+    /// notifies the service manager.
     fn on_target_ready(&self, target: TargetId, is_ready: &mut bool) {
         let running = self.running.borrow();
         // A target that has ended meanwhile is not in the list.
@@ -402,7 +402,7 @@ impl ServingNode {
             return;
         }
         // Targets that wait for management may start later. But the service manager must be
-        // notified only once: scripts that start several services count the notifications.
+        // notified only once, because scripts that start several services count the notifications.
         if !std::mem::replace(is_ready, true) {
             notify::ready();
         }

@@ -1,9 +1,9 @@
-//! Targets that this node should serve but does not: the directory cannot be opened, or the
+//! Targets that this node should serve but does not, because the directory cannot be opened, or the
 //! target's thread has ended with an error. The other targets of the node serve meanwhile.
 //!
-//! Owns the pause until the next attempt to serve such a target, and the target's report to
-//! management. Does not own the attempts (`retries`) or the end of the service: `targets` ends it
-//! if no target is left.
+//! This module owns the pause until the next attempt to serve such a target, and the target's
+//! report to management. It does not own the attempts (`retries`) or the end of the service, which
+//! `targets` ends if no target is left.
 
 use super::absolute;
 use skep_types::map::{Capacity, Condition, TargetHealth};

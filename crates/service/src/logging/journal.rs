@@ -8,7 +8,7 @@ use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
 /// Environment variable with the device and the inode of the journal's socket. A process that was
-/// started by a service inherits it, even if its own output goes elsewhere.
+/// started by a service inherits the variable, even if its own output goes elsewhere.
 const VARIABLE: &str = "JOURNAL_STREAM";
 
 /// Whether standard error of this process is a connection to the journal.
