@@ -1,9 +1,10 @@
-//! Registrations by a closed token: one that an administrator has revoked for new nodes.
+//! Registrations with a closed token, which an administrator has revoked for new nodes.
 //!
 //! A connection that proves a closed secret names a node id, which the handshake cannot verify. So
 //! management refuses the registration of every node that cannot show that it has joined before.
-//! Owns this check. Does not own the choice of the secret (`skep_rpc::secret`), nor the other
-//! requests of such a node: a member goes on with a closed token (`docs/design/0019-tokens.md`).
+//! This module owns this check. It does not own the choice of the secret (`skep_rpc::secret`) or
+//! other requests over such a connection, because a member may continue with a closed token
+//! (`docs/design/0019-tokens.md`).
 
 use crate::authority::Authority;
 use skep_rpc::{Incoming, Peer, Secrets};
@@ -12,19 +13,19 @@ use skep_types::{Error, ErrorCode, Result};
 use skep_wire::Request;
 use skep_wire::management::{RegisterClient, RegisterServer};
 
-/// Whether a connection must end because it carries a registration, and an administrator has
-/// revoked the token that it proved since it was opened. The peer then opens a new connection, in
-/// whose handshake it proves its newest token.
+/// Whether a connection that carries a registration must end, because an administrator has revoked
+/// its token after the connection was opened. The peer then opens a new connection, in whose
+/// handshake it proves its newest token.
 pub(crate) fn must_prove_again(secrets: &Secrets, peer: Peer, incoming: &Incoming) -> bool {
     let registers = [RegisterServer::ID, RegisterClient::ID].contains(&incoming.header.message);
     registers && !peer.has_closed_secret && !secrets.is_open(peer.secret)
 }
 
-/// Refuses a registration by a closed token, except that of a server with a known uuid. Only this
-/// server and management have the uuid, since no message to another node contains it.
+/// Refuses a registration with a closed token, except a registration of a server with a known uuid.
+/// Only this server and management have the uuid, since no message to another node contains it.
 ///
 /// # Errors
-/// - `AuthenticationFailed` for the registration of a client or of an unknown server.
+/// - `AuthenticationFailed` for a registration of a client or of an unknown server.
 /// - `Corrupt` if the request cannot be decoded.
 pub(crate) fn check(authority: &Authority, peer: Peer, incoming: &Incoming) -> Result<()> {
     if !peer.has_closed_secret {
@@ -35,7 +36,7 @@ pub(crate) fn check(authority: &Authority, peer: Peer, incoming: &Incoming) -> R
             let uuid = RegisterServer::from_bytes(&incoming.body)?.server.uuid;
             authority.server_with_uuid(uuid).is_some()
         }
-        // A client has no uuid: each registration creates a new node.
+        // A client has no uuid, so each registration creates a new node.
         RegisterClient::ID => false,
         _ => true,
     };

@@ -1,9 +1,9 @@
 //! Backups of management's directory, their restoration, and the recovery of a member after the
-//! loss of the others. Management may run during a backup.
+//! loss of the other members. Management may run during a backup.
 //!
 //! A copy is a complete directory of management with a snapshot of the state and an empty log. The
 //! directory is marked as a copy, so its first start continues with higher ids and as another
-//! member (`directory`). Does not own the format of the files (`skep_consensus`).
+//! member (`directory`). This module does not own the format of the files (`skep_consensus`).
 
 use crate::directory::{member_settings, read};
 use crate::former_log;
@@ -30,7 +30,7 @@ pub struct DirectoryCopy {
     pub last_command: Lsn,
 }
 
-/// Copies the directory of management. Reads all of it and checks it first.
+/// Copies the directory of management. Reads and checks all files first.
 ///
 /// # Errors
 /// - `Configuration` if `from` is not a directory of management, or if `to` is not empty.
@@ -56,10 +56,10 @@ pub fn copy_directory(from: &Path, to: &Path) -> Result<DirectoryCopy> {
     };
     create_empty(to)?;
     restored::mark(to, RESTORED_MARK)?;
-    // The first start replaces this member by one with a new id.
+    // The first start replaces this member by a member with a new id.
     let member = member_settings(to, token.cluster, identity.node);
     Member::found(&member, token.addresses.clone(), (last_command.raw(), &machine))?;
-    // The identity is copied last, so that an interrupted copy is not mistaken for a complete one.
+    // Copy the identity last, so that an interrupted copy is not mistaken for a complete one.
     for name in [TOKEN_FILE, FORMER_FILE, ADDRESS_FILE, IDENTITY_FILE] {
         let source = from.join(name);
         match std::fs::read(&source) {
@@ -72,7 +72,7 @@ pub fn copy_directory(from: &Path, to: &Path) -> Result<DirectoryCopy> {
     Ok(DirectoryCopy { cluster: token.cluster, last_command })
 }
 
-/// Reads the state of a directory, and refuses one that has no log yet.
+/// Reads the state of a directory, and refuses a directory that has no log yet.
 fn read_member(directory: &Path, cluster: ClusterId) -> Result<StoredState<Machine>> {
     let stored = read(directory, cluster)?;
     if !stored.voters.is_empty() {
@@ -97,12 +97,13 @@ pub struct Recovery {
     pub members: Vec<u64>,
 }
 
-/// Makes the directory of a member that does not run the only member, after the majority of the
-/// members is lost for ever. Its next start continues as after a restoration: the lost members may
-/// have acknowledged changes that this one does not have. Changes nothing unless `is_confirmed`.
+/// Makes a stopped member, whose directory is `directory`, the only member after the majority of
+/// the members is lost for ever. Its next start continues as after a restoration, because the lost
+/// members may have acknowledged changes that this member does not have. Changes nothing unless
+/// `is_confirmed`.
 ///
 /// # Errors
-/// - `Configuration` if `directory` is not one of management, or if management runs there.
+/// - `Configuration` if `directory` is not a directory of management, or if management runs there.
 /// - `Corrupt` with the file if a file is damaged.
 /// - Errors of the file system.
 pub fn recover(directory: &Path, is_confirmed: bool) -> Result<Recovery> {
@@ -120,7 +121,7 @@ fn is_optional(name: &str) -> bool {
     name == ADDRESS_FILE || name == FORMER_FILE
 }
 
-/// Creates a directory that only its owner can read, or accepts an empty one.
+/// Creates a directory that only its owner can read, or accepts an empty directory.
 fn create_empty(directory: &Path) -> Result<()> {
     let failed = |error: std::io::Error| Error::from(error).within(directory.display());
     match std::fs::DirBuilder::new().mode(0o700).create(directory) {

@@ -1,13 +1,14 @@
 //! Management's directory: identity, join token, and the files of its member of the replicated log.
 //!
-//! Owns what happens to a directory before its member is opened: the first member of a new cluster,
-//! a further member, the conversion of a former version's files, and the continuation of a copy.
-//! Does not own the format of the files (`skep_consensus`, `former_log`).
+//! This module owns the preparation of a directory before its member is opened: the first member of
+//! a new cluster, a further member, the conversion of a former version's files, and the
+//! continuation of a copy. It does not own the format of the files (`skep_consensus`,
+//! `former_log`).
 //!
 //! # A copy continues as another member
 //! The votes of a copy are old, and other members may still run. So the first start of a copy gives
-//! its node a new uuid and id, and makes it the only member of a new log. The other members have
-//! lost their nodes in its state, and their messages for the former id are refused.
+//! its node a new uuid and id, and makes it the only member of a new log. Its state does not have
+//! the nodes of the other members any more, and it refuses their messages for the previous id.
 
 use crate::former_log;
 use crate::machine::Machine;
@@ -28,15 +29,15 @@ use skep_wire::management::RegisterServer;
 use std::path::Path;
 use std::time::Duration;
 
-/// Longest wait for a cluster that a new member joins.
+/// Longest wait for the reply of the cluster that a new member joins.
 const JOIN_PATIENCE: Duration = Duration::from_secs(30);
 
 /// Initialises a blank directory for a new cluster. Returns the token that nodes need to join the
-/// cluster, and the choice of the addresses in it.
+/// cluster, and the chosen addresses.
 ///
-/// `given` is a token that exists before the cluster: hosts that start at the same time as
-/// management have it already. The cluster gets its id and its secret. `None` means that both are
-/// random. In both cases `settings` name the addresses in the token.
+/// `given` is a token that exists before the cluster, because hosts that start at the same time as
+/// management have it already. The cluster gets the id and the secret of `given`. `None` means that
+/// both are random. In both cases `settings` name the addresses in the token.
 ///
 /// # Errors
 /// - `Configuration` if the directory is not blank.
@@ -44,7 +45,7 @@ const JOIN_PATIENCE: Duration = Duration::from_secs(30);
 /// - `Io` if management cannot listen on the configured address.
 /// - Errors of the file system.
 ///
-/// The context contains a hint how to fix the problem.
+/// The context contains a hint on how to fix the problem.
 pub async fn initialise(
     settings: &ManagementSettings,
     given: Option<JoinToken>,
@@ -64,7 +65,8 @@ pub async fn initialise(
 }
 
 /// Initialises a blank directory for a further management node of the cluster of a token, and
-/// registers the node. It becomes a member by `skep management add`. Returns the id of the node.
+/// registers the node. The node becomes a member by `skep management add`. Returns the id of the
+/// node.
 ///
 /// # Errors
 /// The errors of [`initialise`], and the error of management if it refuses the registration or does
@@ -91,7 +93,7 @@ pub async fn join(settings: &ManagementSettings, token: JoinToken) -> Result<Nod
 }
 
 /// Initialises a blank directory, and calls `fill` with the directory, the token and the addresses
-/// of this host. Leaves no file behind if that fails.
+/// of this host. Removes all files again if that fails.
 async fn fill(
     settings: &ManagementSettings,
     mut token: JoinToken,
@@ -109,8 +111,8 @@ async fn fill(
     };
     let filled = filled.await;
     if filled.is_err() {
-        // Best effort: the next attempt refuses a half-initialised directory. Its error names a
-        // file that could not be removed here.
+        // Best effort. If a file cannot be removed here, the next attempt refuses the
+        // half-initialised directory, and its error names the file.
         let files = [IDENTITY_FILE, TOKEN_FILE, "raft-log", "raft-snapshot", ADDRESS_FILE];
         for file in files {
             let _ = std::fs::remove_file(path.join(file));
@@ -138,7 +140,7 @@ pub(crate) fn registration(
     }
 }
 
-/// Returns the identity of the member of the node `node`.
+/// Returns the settings of the member at the node `node`.
 pub(crate) fn member_settings(path: &Path, cluster: ClusterId, node: NodeId) -> MemberSettings {
     MemberSettings { directory: path.to_owned(), cluster, id: u64::from(node.raw()) }
 }
@@ -204,8 +206,8 @@ pub(crate) fn make_ready(
     Ok(node)
 }
 
-/// Makes a copy the only member of a new log, under a new id. After a crash the next start begins
-/// again: the mark of the copy is removed last.
+/// Makes the member of a copied directory the only member of a new log, under a new id. After a
+/// crash, the next start repeats this, because the mark of the copy is removed last.
 fn continue_copy(
     directory: &mut Directory,
     settings: &ManagementSettings,
@@ -219,7 +221,7 @@ fn continue_copy(
     for node in former.map(|node| node.id).collect::<Vec<_>>() {
         state.apply(&Command::RemoveServer { node })?;
     }
-    // The state that the snapshot gets first has everything: the log of a copy is not needed then.
+    // The new snapshot has the complete state, so the log of the copy is not needed any more.
     let identity = *directory.identity();
     let own = registration(settings, (NodeId::default(), skep_env::random_u128()), addresses);
     let uuid = own.uuid;

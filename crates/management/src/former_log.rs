@@ -1,11 +1,11 @@
 //! The command log of versions before management on several nodes: the files `log` and `snapshot`.
-//! A start converts them.
+//! At its start, management converts these files.
 //!
-//! Owns the conversion. Does not own the format of the new files (`skep_consensus`).
+//! This module owns the conversion. It does not own the format of the new files (`skep_consensus`).
 //!
 //! # Crash rule
-//! The new files are complete before the old ones go. A start that finds both removes the old ones,
-//! so the old state never replaces a newer one.
+//! The new files are complete before management removes the old files. A start that finds both
+//! removes the old files, so the old state never replaces a newer state.
 
 use skep_cluster::{ClusterState, Proposal};
 use skep_format::log::{LogOwner, scan};
@@ -25,8 +25,8 @@ pub(crate) fn exists(directory: &Path) -> bool {
     directory.join(LOG_FILE).exists()
 }
 
-/// Returns the state after all commands in the log and the snapshot. Reads the log first: a running
-/// management of a former version replaces the snapshot before the log.
+/// Returns the state after all commands in the log and the snapshot. Reads the log before the
+/// snapshot, because a running management of a former version replaces the snapshot before the log.
 ///
 /// # Errors
 /// - `Corrupt` with the file if synced bytes are damaged, or if a file belongs to another cluster.
@@ -63,7 +63,7 @@ pub(crate) fn read(directory: &Path, cluster: ClusterId) -> Result<ClusterState>
     Ok(state)
 }
 
-/// Removes the files, after the new ones are complete.
+/// Removes the old files, after the new files are complete.
 ///
 /// # Errors
 /// Errors of the file system.

@@ -2,11 +2,12 @@
 //!
 //! A member serves nodes only while it leads ([`Authority::check_leader`]). Its lead begins when a
 //! majority has confirmed it and has stored its `Start` command, and ends when another leader is
-//! known. In between, the leader asks the majority again and again. If the
+//! known. While it leads, the leader asks the majority at intervals whether it still leads. If the
 //! majority has not answered for [`crate::limits::CONFIRMED_FOR`], the leader refuses all nodes
-//! until the majority answers again: another member may lead.
+//! until the majority answers again, because another member may lead.
 //!
-//! Does not own elections (`skep_consensus`), nor what a leader does ([`crate::authority`]).
+//! This module owns neither elections (`skep_consensus`) nor the work of a leader
+//! ([`crate::authority`]).
 
 use crate::authority::Authority;
 use crate::limits::{CONFIRM_INTERVAL, CONFIRM_LIMIT, FULL_DISK_PAUSE, TICK};
@@ -28,7 +29,7 @@ pub(crate) async fn keep(authority: Rc<Authority>, own: ServerRegistration) {
                 Err(error) => {
                     tracing::debug!("cannot lead management yet: {error}");
                     if error.code() == ErrorCode::NoSpace {
-                        // Each attempt logs the full disk.
+                        // The pause limits the log, because each attempt logs the full disk.
                         skep_env::sleep(FULL_DISK_PAUSE).await;
                     }
                 }
@@ -49,7 +50,7 @@ pub(crate) async fn keep(authority: Rc<Authority>, own: ServerRegistration) {
         authority.publish_what_waits();
         let is_leader = authority.check_leader().is_ok();
         if was_leader && !is_leader {
-            // Wakes the requests that wait here.
+            // Wake the requests that wait at this member.
             authority.changed.notify();
         }
         was_leader = is_leader;
@@ -65,7 +66,8 @@ async fn begin(authority: &Authority, own: &ServerRegistration) -> Result<()> {
     // When the command is applied, a majority has stored it, which confirms the leader, and all
     // commands of former leaders are applied.
     let asked_at = skep_env::now();
-    // The number of starts comes with the outcome: the state may have another leader's by now.
+    // The number of starts comes with the outcome, because the state may have the number of another
+    // leader by now.
     let starts = authority.write(&Command::Start.into()).await?.starts;
     authority.begin_lead(starts, asked_at);
     match authority.propose(&Command::RegisterServer(own.clone()).into()).await {

@@ -6,7 +6,7 @@ use std::time::Duration;
 /// at once that there is no newer map.
 pub(crate) const MAX_WAITING: usize = 200_000;
 /// Silence of a server after which an administrator may give up its targets as lost. A restart of a
-/// host, or of a switch, takes less.
+/// host, or of a switch, takes less time.
 pub(crate) const SILENCE_OF_LOST: Duration = Duration::from_secs(300);
 /// Interval between checks of reachability and leases. A lease is many times longer.
 pub(crate) const TICK: Duration = Duration::from_millis(50);
@@ -19,32 +19,36 @@ pub(crate) const LONGEST_WAIT: Duration = Duration::from_secs(60);
 /// cost of sending a map to one node. With ten thousand waiting clients, each client gets at most
 /// five maps a second.
 pub(crate) const PAUSE_PER_WAITING: Duration = Duration::from_micros(20);
-/// Upper bound of that pause. A heartbeat's reply brings the new map after this time anyway.
+/// Upper bound of the pause between a change and the replies to waiting nodes. A heartbeat's reply
+/// brings the new map after this time anyway.
 pub(crate) const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-/// Interval between the questions of a leader to the majority whether it still leads: that of the
-/// heartbeats between members.
+/// Interval at which a leader asks the majority whether it still leads. It equals the interval of
+/// the heartbeats between members.
 pub(crate) const CONFIRM_INTERVAL: Duration = Duration::from_millis(150);
-/// Longest wait for the answer. Shorter than [`CONFIRMED_FOR`], so that one lost answer does not
-/// end a lead.
+/// Longest wait for the majority to confirm the leader. It is shorter than [`CONFIRMED_FOR`], so
+/// that one lost answer does not end a lead.
 pub(crate) const CONFIRM_LIMIT: Duration = Duration::from_millis(500);
-/// Time after an answer of the majority during which a leader serves nodes: the longest silence
-/// before an election. Nodes ignore the maps of a leader that serves a moment too long: the
-/// maps of its successor have higher versions.
+/// Time after an answer of the majority during which a leader serves nodes. It equals the longest
+/// silence before an election. Nodes ignore the maps of a leader that serves a moment too long,
+/// because the maps of its successor have higher versions.
 pub(crate) const CONFIRMED_FOR: Duration = Duration::from_millis(1_200);
-/// Time that a new leader without a map collects heartbeats, besides one interval: a node that has
-/// missed the former leader sends its next heartbeat after an interval.
+/// Time for which a new leader without a map collects heartbeats, in addition to one heartbeat
+/// interval. A node that has missed the previous leader sends its next heartbeat after that
+/// interval.
 pub(crate) const COLLECT_MARGIN: Duration = Duration::from_millis(500);
 /// Longest wait for a majority to store a command. Two elections take less.
 pub(crate) const COMMAND_LIMIT: Duration = Duration::from_secs(4);
 /// Longest wait for a new member to store the log, if the request has no deadline.
 pub(crate) const ADD_MEMBER_LIMIT: Duration = Duration::from_secs(60);
-/// Silence of another member after which management opens a new connection to it: the longest time
-/// before an election. A shorter one would close connections because of one slow sync.
+/// Silence of another member after which management opens a new connection to it. It equals the
+/// longest time before an election. A shorter time would close connections because of one slow
+/// sync.
 pub(crate) const MEMBER_SILENCE: Duration = Duration::from_millis(1_200);
 /// Maximum number of members of management to which one member keeps connections. The connection
 /// that was used least recently is closed.
 pub(crate) const MAX_MEMBER_LINKS: usize = 16;
-/// Maximum number of unconfirmed changes of clients' log levels. A request waits for each of them.
+/// Maximum number of unconfirmed changes of clients' log levels. A request waits for each of these
+/// changes.
 pub(crate) const MAX_LOG_ORDERS: usize = 1000;
 /// Pause after which an elected leader tries again to store its start on a full disk.
 pub(crate) const FULL_DISK_PAUSE: Duration = Duration::from_secs(1);

@@ -27,7 +27,7 @@ struct Orders {
 
 impl LogLevelChanges {
     /// Adds a change for a client, and returns its number. The returned receiver gets the client's
-    /// confirmation, or `None` if a later change for the same client replaced this one.
+    /// confirmation, or `None` if a later change for the same client replaced this change.
     ///
     /// # Errors
     /// `LimitReached` if `MAX_LOG_ORDERS` changes are pending already.

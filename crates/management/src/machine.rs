@@ -1,6 +1,7 @@
 //! The state machine of the cluster, as the replicated log drives it.
 //!
-//! Owns the encoding of outcomes. Does not own the effect of a command (`skep_cluster`).
+//! This module owns the encoding of outcomes. It does not own the effect of a command
+//! (`skep_cluster`).
 
 use skep_cluster::{ClusterState, Outcome, Proposal};
 use skep_consensus::{LogPosition, StateMachine};
@@ -15,8 +16,8 @@ pub(crate) struct Machine {
     pub(crate) changes: u64,
 }
 
-/// Number of the error code of a refusal with its context, or zero. Then the outcome of a command
-/// that succeeded, and the number of starts after the command.
+/// First the number of the error code of a refusal, or zero, and its context. Then the outcome of a
+/// command that succeeded, and the number of starts after the command.
 type AppliedRecord = ((u16, String), (Outcome, u64));
 
 /// An applied command.
@@ -25,7 +26,7 @@ pub(crate) struct Applied {
     /// The outcome or the refusal.
     pub(crate) result: Result<Outcome>,
     /// Number of starts after the command. Other commands may be applied by the time when the
-    /// proposer reads this, so it must not take the number from the state.
+    /// proposer reads this number, so the proposer must not take it from the state.
     pub(crate) starts: u64,
 }
 

@@ -1,8 +1,8 @@
 //! Messages between the members of management: connections to the other members, and the replies to
 //! their messages.
 //!
-//! Owns the connections. Does not own the meaning of the messages (`skep_consensus`), nor the
-//! choice of the members. Management on one node has no other member, and sends nothing.
+//! This module owns the connections. It owns neither the meaning of the messages (`skep_consensus`)
+//! nor the choice of the members. Management on one node has no other member, and sends nothing.
 //!
 //! A call of the replicated log has a short time limit, 150 ms for a heartbeat. A handshake may
 //! take longer. So an attempt to connect goes on when the call that began it has ended.
@@ -10,7 +10,7 @@
 //! # Hazard: another member at the address
 //! A member whose directory was emptied returns under a new id, maybe at the same address. If it
 //! replied to messages for the former id, it could vote twice in one election. So each message
-//! names the member for which it is, and [`answer`] refuses messages for another one.
+//! names the member for which it is, and [`answer`] refuses messages for another member.
 
 use crate::limits::{MAX_MEMBER_LINKS, MEMBER_SILENCE};
 use skep_consensus::{MAX_MESSAGE_BYTES, Member, StateMachine, Transport};
@@ -28,7 +28,7 @@ use std::time::Duration;
 
 const _: () = assert!(MAX_MESSAGE_BYTES <= MAX_MEMBER_MESSAGE_BYTES, "each message fits a frame");
 
-/// The connections of one member to the other ones.
+/// The connections of one member to the other members.
 pub struct MemberConnections {
     identity: Identity,
     links: RefCell<BTreeMap<u64, Rc<MemberLink>>>,
@@ -51,14 +51,14 @@ struct MemberLink {
     failure: RefCell<Option<Error>>,
     /// Notified when an attempt to connect has ended.
     attempted: Notify,
-    /// Time of the last reply, or of the connection if it is later.
+    /// Time of the last reply, or of the last attempt to connect if it is later.
     last_contact: Cell<Duration>,
     last_used: Cell<Duration>,
 }
 
 impl MemberConnections {
-    /// Creates the connections of the member with this identity. Nothing connects before the first
-    /// message.
+    /// Creates the connections of the member with this identity. The member connects to another
+    /// member only at the first message.
     pub fn new(identity: Identity) -> Self {
         Self { identity, links: RefCell::default() }
     }
@@ -169,8 +169,8 @@ impl Transport for MemberConnections {
 }
 
 /// Replies to a message of another member. `own` is the id of this member. The caller reads the
-/// next message of a connection after this has returned, so that one message of each connection is
-/// in memory.
+/// next message of a connection after this function has returned, so that only one message of each
+/// connection is in memory.
 pub async fn answer<S: StateMachine>(
     member: &Member<S>,
     own: NodeId,
@@ -186,7 +186,7 @@ pub async fn answer<S: StateMachine>(
     }
 }
 
-/// Returns the message for this member.
+/// Returns the message in a request, if the request is for this member.
 fn check(own: NodeId, incoming: &Incoming) -> Result<Vec<u8>> {
     let AskMember { to, message } = AskMember::from_bytes(&incoming.body)?;
     if to != own {

@@ -1,4 +1,4 @@
-//! Counts the requests to management, and shows the figures of its process.
+//! Counts the requests to management, and shows the metrics of its process.
 //!
 //! The time of a change includes the wait until it is stored. `GetMap`, `SetClientLogLevel` and
 //! `AddMember` may wait for an event before their reply; this wait is not counted.

@@ -1,5 +1,5 @@
-//! The requests of nodes that wait for a group, as the nodes report them in heartbeats. Soft state:
-//! a restart of management forgets it until the next heartbeats.
+//! The requests of nodes that wait for a group, as the nodes report them in heartbeats. This is
+//! soft state, so a restart of management forgets it until the next heartbeats.
 
 use skep_types::NodeId;
 use skep_wire::limits::{MAX_LISTED_REQUEST_WAITS, MAX_REPORTED_WAITS, MAX_WAIT_ERROR_CHARS};
@@ -27,7 +27,7 @@ impl ReportedWaits {
     }
 
     /// Returns the waits of the nodes for which `is_current` holds, the longest first. Forgets the
-    /// others: their last heartbeat is too old.
+    /// waits of the other nodes, because their last heartbeat is too old.
     pub(crate) fn list(&self, is_current: impl Fn(NodeId) -> bool) -> RequestWaitList {
         let mut reported = self.0.borrow_mut();
         reported.retain(|node, _| is_current(*node));

@@ -23,17 +23,18 @@ impl Authority {
     }
 
     /// Executes a command, once for all proposals of one request. If the command changes the state,
-    /// a majority has synced it when this returns. A command that changes nothing costs no sync.
+    /// a majority of the members has synced it when this function returns. A command that changes
+    /// nothing costs no sync.
     ///
     /// # Errors
     /// - The refusal of the command.
     /// - `NotLeader` if another member leads.
-    /// - `TimedOut` if no majority stores the command in time. It may be executed later.
+    /// - `TimedOut` if no majority stores the command in time. The command may be executed later.
     /// - `NoSpace` if the disk of this member is full.
     pub(crate) async fn propose(&self, proposal: &Proposal) -> Result<Outcome> {
         self.check_leader()?;
         if !self.would_change(proposal) {
-            // The state is that of the leader only if this member still leads.
+            // The state of this member is current only if this member still leads.
             self.confirm().await?;
             let result = self.member.with_state(|it| it.state.clone()).execute(proposal);
             if !result.as_ref().is_ok_and(|outcome| outcome.changed) {
@@ -70,7 +71,7 @@ impl Authority {
         result.map_err(|error| match error {
             ProposeError::NotLeader { .. } => self.not_leader(&self.map()),
             ProposeError::Refused(error) => error,
-            // The sender repeats its request at the next leader.
+            // The sender retries its request at the next leader.
             ProposeError::Unknown(error) => {
                 let what = format!("{error}; the change may be executed later");
                 Error::new(ErrorCode::TimedOut, what)
@@ -95,7 +96,7 @@ impl Authority {
         }
     }
 
-    /// Makes sure that the other members know the addresses of a member.
+    /// Stores the addresses of a member in the replicated log, if they have changed.
     pub(crate) async fn keep_addresses(&self, node: NodeId, addresses: &[String]) -> Result<()> {
         let id = u64::from(node.raw());
         let members = self.member.status().members;
@@ -128,9 +129,9 @@ impl Authority {
         self.member.status().members.iter().any(|member| member.id == id)
     }
 
-    /// If a node has a newer map than management, or one with an id that management has not
-    /// assigned, then management's directory is an old copy. New ids and map versions then continue
-    /// above all that were assigned since.
+    /// If a node has a newer map than management, or a map with an id that management has not
+    /// assigned, then management's directory is an old copy. Then new ids and map versions continue
+    /// above all that were assigned after the copy was made.
     pub(crate) async fn continue_above(&self, heartbeat: &Heartbeat) -> Result<()> {
         let Heartbeat { node, known, newest_node, .. } = heartbeat;
         let version = self.map().version;
@@ -138,7 +139,8 @@ impl Authority {
         if *known <= version && *newest_node <= newest {
             return Ok(());
         }
-        // A leader that collects heartbeats has published nothing, and its versions are higher.
+        // A leader that collects heartbeats has not published a map yet, but its versions will be
+        // higher.
         let starts = self.inner.borrow().lead.as_ref().map_or(0, |lead| lead.starts);
         if starts_of(*known) < starts && *newest_node <= newest {
             return Ok(());

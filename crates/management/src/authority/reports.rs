@@ -1,4 +1,5 @@
-//! Processes the reports in heartbeats and registrations, and their absence, on the leader.
+//! Processes the reports in heartbeats and registrations on the leader, and the absence of
+//! heartbeats.
 
 use super::{Authority, now_ms};
 use skep_cluster::reachability::{Outage, ReachabilityChanges};
@@ -13,7 +14,7 @@ const UNSERVED: &str = "its service does not serve it";
 
 impl Authority {
     /// Records a heartbeat of a node with the reports about its targets. A target of the node
-    /// without a report is down.
+    /// without a report counts as down.
     pub(crate) fn note_heartbeat(&self, node: NodeId, reports: &[TargetReport]) {
         let capacities: Vec<_> = reports
             .iter()

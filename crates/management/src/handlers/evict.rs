@@ -1,7 +1,7 @@
 //! `Evict`: removes a dead client. A metadata target sends this request when a client has not
 //! renewed its session for the duration of a lease. An administrator may send it at any time. A
-//! target that has lost contact with many clients at once only asks for the removal of clients
-//! whose heartbeats do not arrive either.
+//! target that has lost contact with many clients at once asks only for the removal of clients
+//! whose heartbeats management does not receive either.
 
 use crate::authority::Authority;
 use skep_cluster::RequestId;

@@ -43,7 +43,7 @@ use skep_wire::{consensus as members, management as messages, node};
 use std::rc::Rc;
 use std::time::Duration;
 
-/// A request, and what its handler needs.
+/// A request, with the authority and the outbox that its handler needs.
 type Context<'a> = (&'a Rc<Authority>, &'a Incoming, &'a Rc<Outbox>);
 
 /// Decodes a request, calls `handle`, and sends its result as the reply.
@@ -93,7 +93,7 @@ fn longest_wait(request: &Header) -> Duration {
     wait.saturating_sub(ANSWER_BEFORE_DEADLINE).max(wait / 2)
 }
 
-/// Whether each member of management handles a message, also if another one leads.
+/// Whether each member of management handles a message, also if another member leads.
 pub(crate) fn is_for_each_member(message: u16) -> bool {
     message == AskMember::ID
         || message == node::SetLogLevel::ID
@@ -101,15 +101,15 @@ pub(crate) fn is_for_each_member(message: u16) -> bool {
 }
 
 /// Handles a request. Returns after the reply, except for requests that may wait long, such as
-/// `GetMap`: these wait in a task of their own. So this function handles the requests of a
-/// connection in their order, and only one of them is in memory.
+/// `GetMap`, which wait in a separate task. So this function handles the requests of a connection
+/// in their order, and only one of them is in memory.
 pub(crate) async fn dispatch(authority: &Rc<Authority>, incoming: Incoming, outbox: &Rc<Outbox>) {
     let message = incoming.header.message;
     if let Err(error) = quarantine::check(message, &incoming.body) {
         return outbox.refuse(&incoming.header, &error);
     }
     match message {
-        // These are for this process, whether it leads or not.
+        // These requests are for this process, whether it leads or not.
         node::SetLogLevel::ID => return skep_service::node_requests::answer(&incoming, outbox),
         _ if link_requests::is_link_request(message) => {
             return link_requests::answer(None, incoming, outbox);

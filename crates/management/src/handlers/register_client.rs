@@ -17,7 +17,7 @@ pub(super) async fn handle(
     let command = Command::RegisterClient(registration);
     let outcome = authority.command(id, command).await?;
     if authority.map().node(outcome.node).is_some() {
-        // Otherwise this is a late repetition, and the client was removed in the meantime.
+        // Otherwise this request is a late retry, and the client was removed in the meantime.
         authority.note_alive(outcome.node, &[]);
     }
     let map = (*authority.map()).clone();

@@ -1,6 +1,6 @@
 //! `RemoveMember`: removes a node from the members of management, and from the cluster.
 //!
-//! Repeatable: a repetition continues where the first attempt ended.
+//! The sender can retry the request. A retry continues where the first attempt ended.
 
 use crate::authority::Authority;
 use skep_cluster::RequestId;

@@ -26,7 +26,7 @@ pub(super) async fn handle(
     let is_served =
         target.reachability == Reachability::Online && target.health.condition != Condition::Down;
     match request.is_lost {
-        // A repetition of the request changes nothing.
+        // A retry of the request changes nothing.
         true if target.consistency == Consistency::Bad => {}
         true => refuse_present(target, &map, authority.silence(target.node))?,
         false if is_served => return Err(still_served(target, &map)),
@@ -61,8 +61,8 @@ fn still_served(target: &Target, map: &ClusterMap) -> Error {
     Error::new(ErrorCode::InUse, what)
 }
 
-/// Refuses to give up a target that is probably intact: its service serves it, or has been silent
-/// for so short a time that it may only restart.
+/// Refuses to give up a target that is probably intact, because its service serves the target or
+/// may only be restarting.
 fn refuse_present(target: &Target, map: &ClusterMap, silence: Duration) -> Result<()> {
     let (id, node) = (target.id, name_of(target, map));
     let what = match (target.reachability, target.health.condition) {
@@ -114,7 +114,7 @@ mod tests {
             assert!(refused(Reachability::Online, condition, 900).contains("serves it"));
         }
         for silent in [Reachability::ProbablyOffline, Reachability::Offline] {
-            // The condition is that of the last heartbeat.
+            // The condition comes from the last heartbeat.
             for condition in [Condition::Serving, Condition::Down] {
                 assert!(refused(silent, condition, 299).contains("only 299 s"));
                 assert_eq!(refused(silent, condition, 300), "");

@@ -62,8 +62,8 @@ async fn order(
     }
 }
 
-/// A change of a client's log level for whose confirmation a request waits. The change is removed
-/// when this is dropped.
+/// A change of a client's log level for whose confirmation a request waits. The drop of this guard
+/// removes the change.
 struct PendingOrder<'a> {
     authority: &'a Authority,
     client: NodeId,

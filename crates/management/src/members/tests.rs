@@ -10,7 +10,8 @@ use skep_wire::Request;
 
 const CLUSTER: ClusterId = ClusterId::new([9; 16]);
 
-/// A state machine that keeps all commands. The outcome of a command is their number.
+/// A state machine that stores all commands. The outcome of a command is the number of stored
+/// bytes.
 #[derive(Default)]
 struct Commands(Vec<u8>);
 
@@ -88,7 +89,7 @@ impl Group {
         Rc::clone(&self.running.borrow()[&id].member)
     }
 
-    /// Starts a member, at its former address if it has one.
+    /// Starts a member, at its previous address if it has one.
     async fn start(&self, id: u64) {
         let former = self.addresses.borrow().get(&id).cloned();
         let listener = TcpListener::bind(former.as_deref().unwrap_or("127.0.0.1:0")).unwrap();
@@ -172,7 +173,7 @@ fn proposals_go_on_after_the_leader_was_killed() {
         assert!(pause < Duration::from_secs(3), "{pause:?}");
         assert_ne!(next, leader);
         assert_eq!(group.member(next).propose(b"b".to_vec()).await.unwrap(), [2]);
-        // The others connect again to a member that returns.
+        // The other members connect again to a member that returns.
         group.start(leader).await;
         group.has(leader, b"ab").await;
         let third = (1..=3).find(|id| ![leader, next].contains(id)).unwrap();

@@ -22,7 +22,7 @@ fn capacity_is_published_with_the_first_target() {
     });
 }
 
-/// Before the fix of the former command log, such a command was synced and logged for nothing.
+/// Before the fix, management logged and synced each command, even if it changed nothing.
 #[test]
 fn command_that_changes_nothing_is_not_stored() {
     let (_directory, settings, _) = cluster();

@@ -35,7 +35,7 @@ fn directory_of_a_former_version_is_converted() {
             assert!(!crate::former_log::exists(path) && has_log(path));
             drop(running);
         }
-        // A crash came after the new files and before the removal of the old ones.
+        // A crash came after the creation of the new files and before the removal of the old files.
         let empty = skep_cluster::ClusterState::new(token.cluster);
         write(path, &empty, &[]);
         let running = RunningManagement::start(&settings).await.unwrap();

@@ -62,7 +62,7 @@ fn heartbeat_with_a_newer_id_reveals_an_old_copy() {
             targets: Vec::new(),
             waits: Vec::new(),
         };
-        // The restart alone has raised the version of the map above that of the node.
+        // The restart alone has raised the version of the map above the version of the node's map.
         let ask = async |known| {
             let reply = admin.call_once(&heartbeat(known), Duration::from_secs(10)).await.unwrap();
             reply.map.expect("management has a newer map")
@@ -75,10 +75,10 @@ fn heartbeat_with_a_newer_id_reveals_an_old_copy() {
     });
 }
 
-/// A heartbeat of a faulty node must not use up the map versions: management would never start
-/// again.
+/// A heartbeat of a faulty node must not use up the map versions, because management could not
+/// start again.
 #[test]
-fn heartbeat_with_a_wild_number_is_refused() {
+fn heartbeat_with_an_implausible_number_is_refused() {
     let (_directory, settings, token) = cluster();
     block_on(async move {
         let running = RunningManagement::start(&settings).await.unwrap();
@@ -86,7 +86,8 @@ fn heartbeat_with_a_wild_number_is_refused() {
             Membership::join(&token, server(NodeKind::Storage, 10), PATIENCE).await.unwrap();
         let before = running.authority.map().version;
         let admin = Management::new(&token, NodeKind::Storage);
-        // Only these many starts would be left, since management continues 4,096 starts above.
+        // Only this number of starts would be left, since management continues 4,096 starts above
+        // the reported version.
         let left_starts = 4_096 + 2;
         let known = MapVersion::new(u64::MAX - (left_starts << 40));
         let wild = [(known, NodeId::default()), (before, NodeId::new(u32::MAX - 1))];

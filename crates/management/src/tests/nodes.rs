@@ -61,7 +61,7 @@ impl Nodes {
         self.running.insert(id, running);
     }
 
-    /// Ends a node. Its connections stay open, but it takes no part any more.
+    /// Ends a node. Its connections stay open, but the node takes no part in management any more.
     async fn kill(&mut self, id: u32) {
         let running = self.running.remove(&id).unwrap();
         let authority = Rc::clone(&running.authority);
@@ -147,14 +147,15 @@ fn follower_names_the_leader_and_ends_its_waiting_requests() {
             skep_wire::consensus::leader_addresses(refusal.context()),
             [nodes.running[&leader].listens_on.clone()]
         );
-        // A request that waits at the leader moves to the next one when the leader ends its lead.
+        // A request that waits at the leader moves to the next leader when the leader ends its
+        // lead.
         let admin = nodes.admin();
         let known = nodes.map(leader).version;
         let waiting = skep_env::spawn({
             let admin = Rc::clone(&admin);
             async move { admin.call_once(&GetMap { known }, LONG).await }
         });
-        // The reply to a later request shows that the first one has arrived.
+        // The reply to a later request shows that the first request has arrived.
         admin.call_once(&ListMembers {}, LONG).await.unwrap();
         nodes.kill(leader).await;
         let map = waiting.await.unwrap().map.expect("the next leader has published a map");
@@ -264,7 +265,7 @@ fn one_member_goes_on_after_the_loss_of_the_majority() {
         assert!(running.authority.own().raw() > 1 << 20, "ids continue far above");
         let management = map.nodes.iter().filter(|node| node.kind == NodeKind::Management);
         assert_eq!(management.count(), 1);
-        // A former member that returns by mistake is not one of this cluster's any more.
+        // A former member that returns by mistake is not a member of this cluster any more.
         let status = running.authority.member().status();
         assert_eq!(status.members.len(), 1);
     });

@@ -4,7 +4,7 @@ use super::*;
 use skep_rpc::{CallOptions, Channel, Connection};
 use skep_types::SessionId;
 
-/// Before the fix, a client whose reply was lost got a second id, and the first one stayed in the
+/// Before the fix, a client whose reply was lost got a second id, and the first id stayed in the
 /// map until its lease expired.
 #[test]
 fn registration_after_a_lost_reply_gets_the_first_id() {
@@ -121,7 +121,7 @@ fn closed_token_joins_no_node_that_claims_an_id() {
         let stranger = server(NodeKind::Storage, 20);
         let refused = connection.call(&stranger, &options(2)).await.unwrap_err();
         assert_eq!(refused.code(), ErrorCode::AuthenticationFailed);
-        // A server that has joined shows its uuid, and goes on.
+        // A server that has joined before shows its uuid, and can register again.
         let again = connection.call(&known, &options(3)).await.unwrap().0;
         assert_eq!(again.node, member.node());
         assert_eq!(again.map.nodes.len(), 2);
