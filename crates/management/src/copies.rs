@@ -21,7 +21,7 @@ use skep_types::{ClusterId, Error, ErrorCode, Lsn, Result};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 
-/// A finished copy.
+/// A finished copy of management's directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DirectoryCopy {
     /// The cluster of the directory.

@@ -1,7 +1,7 @@
 //! Management's directory: identity, join token, and the files of its member of the replicated log.
 //!
 //! This module owns the preparation of a directory before its member is opened: the first member of
-//! a new cluster, a further member, the conversion of a former version's files, and the
+//! a new cluster, a further member, the conversion of the files of a former version, and the
 //! continuation of a copy. It does not own the format of the files (`skep_consensus`,
 //! `former_log`).
 //!
@@ -140,7 +140,7 @@ pub(crate) fn registration(
     }
 }
 
-/// Returns the settings of the member at the node `node`.
+/// Returns the settings of the member that runs on the node `node`.
 pub(crate) fn member_settings(path: &Path, cluster: ClusterId, node: NodeId) -> MemberSettings {
     MemberSettings { directory: path.to_owned(), cluster, id: u64::from(node.raw()) }
 }

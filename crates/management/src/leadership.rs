@@ -64,7 +64,7 @@ pub(crate) async fn keep(authority: Rc<Authority>, own: ServerRegistration) {
 /// Begins the lead of this member, which was elected.
 async fn begin(authority: &Authority, own: &ServerRegistration) -> Result<()> {
     // When the command is applied, a majority has stored it, which confirms the leader, and all
-    // commands of former leaders are applied.
+    // commands of previous leaders are applied.
     let asked_at = skep_env::now();
     // The number of starts comes with the outcome, because the state may have the number of another
     // leader by now.

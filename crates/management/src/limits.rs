@@ -36,7 +36,7 @@ pub(crate) const CONFIRMED_FOR: Duration = Duration::from_millis(1_200);
 /// interval. A node that has missed the previous leader sends its next heartbeat after that
 /// interval.
 pub(crate) const COLLECT_MARGIN: Duration = Duration::from_millis(500);
-/// Longest wait for a majority to store a command. Two elections take less.
+/// Longest wait for a majority to store a command. Two elections take less time.
 pub(crate) const COMMAND_LIMIT: Duration = Duration::from_secs(4);
 /// Longest wait for a new member to store the log, if the request has no deadline.
 pub(crate) const ADD_MEMBER_LIMIT: Duration = Duration::from_secs(60);

@@ -5,11 +5,11 @@
 //! nor the choice of the members. Management on one node has no other member, and sends nothing.
 //!
 //! A call of the replicated log has a short time limit, 150 ms for a heartbeat. A handshake may
-//! take longer. So an attempt to connect goes on when the call that began it has ended.
+//! take longer. So an attempt to connect continues after the end of the call that began it.
 //!
 //! # Hazard: another member at the address
 //! A member whose directory was emptied returns under a new id, maybe at the same address. If it
-//! replied to messages for the former id, it could vote twice in one election. So each message
+//! replied to messages for its previous id, it could vote twice in one election. So each message
 //! names the member for which it is, and [`answer`] refuses messages for another member.
 
 use crate::limits::{MAX_MEMBER_LINKS, MEMBER_SILENCE};
@@ -44,7 +44,7 @@ impl fmt::Debug for MemberConnections {
 #[derive(Default)]
 struct MemberLink {
     connection: RefCell<Option<Rc<Connection>>>,
-    /// The attempt to connect. Ends when the link is dropped.
+    /// The attempt to connect to the member. It ends when the link is dropped.
     connecting: RefCell<Option<skep_env::Task<()>>>,
     is_connecting: Cell<bool>,
     /// Error of the last attempt to connect.
@@ -91,8 +91,8 @@ impl MemberLink {
         }
     }
 
-    /// Returns the open connection, or opens one. All callers share one attempt, which goes on if a
-    /// caller stops waiting.
+    /// Returns the open connection, or opens a connection. All callers share one attempt to
+    /// connect, which continues if a caller stops waiting.
     async fn connection(
         self: &Rc<Self>,
         identity: &Identity,

@@ -142,7 +142,7 @@ async fn until(condition: &str, holds: impl Fn() -> bool) {
     }
 }
 
-/// Management in a thread of its own, which ends when this is dropped.
+/// Management in a separate thread, which ends when this value is dropped.
 struct InThread {
     end: skep_env::MailboxSender<()>,
     thread: Option<std::thread::JoinHandle<()>>,

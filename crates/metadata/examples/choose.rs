@@ -2,8 +2,8 @@
 //!
 //! `choose [FILES]` prints the time for preparing each cluster map, which happens whenever the map
 //! changes. For each chooser, a further line has the nanoseconds for one choice, by target count.
-//! The default chooser has a second line, with the servers in failure domains. This is not a test:
-//! it asserts nothing.
+//! The default chooser has a second line, with the servers in failure domains. This program is not
+//! a test, because it asserts nothing.
 
 use skep_cluster::placement::{Candidates, Cursor};
 use skep_types::map::{Capacity, CapacityPool, Consistency, Reachability};

@@ -92,7 +92,7 @@ impl Background {
         self.prepared.load(context)
     }
 
-    /// Starts all work of the jobs that is due.
+    /// Starts all due work of the background jobs.
     pub(crate) fn start<E: Engine>(&mut self, context: &mut JobContext<'_, E>) -> Result<()> {
         self.numbers.start(context);
         self.prepared.ask(context);
@@ -149,7 +149,7 @@ impl Background {
         }
     }
 
-    /// Updates the jobs after internal work was committed in record `lsn`.
+    /// Updates the jobs after internal work was committed in log record `lsn`.
     pub(crate) fn after_commit<E: Engine>(
         &mut self,
         work: InternalWork,
@@ -195,7 +195,7 @@ impl Background {
     /// Adds the prepared transaction to the jobs, if the `Prepare` request has created it.
     ///
     /// # Errors
-    /// Errors of the engine.
+    /// An error of the engine.
     pub(crate) fn after_prepare<E: Engine>(
         &mut self,
         transaction: TransactionId,

@@ -22,7 +22,7 @@ pub(crate) struct FreeSpaceGauge {
 }
 
 impl FreeSpaceGauge {
-    /// Creates a gauge that has not measured yet.
+    /// Creates a gauge that has not measured the free space yet.
     pub(crate) fn new(target: TargetId, directory: &Path) -> Self {
         let directory = directory.to_owned();
         Self { target, directory, looked_at: None, logged_since: 0, is_short: false }
@@ -43,7 +43,7 @@ impl FreeSpaceGauge {
         }
         self.looked_at = Some(now);
         self.logged_since = 0;
-        // If the measurement fails, the last one stays valid.
+        // If the measurement fails, the last measurement stays valid.
         let found = space(&self.directory).ok()?;
         let shortage = is_short(&found).then(|| self.shortage(&found));
         match &shortage {

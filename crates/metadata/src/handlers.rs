@@ -56,7 +56,7 @@ fn with<E: Engine, R: Request>(
     handler(context, request).map(|reply| reply.to_bytes())
 }
 
-/// Runs the handler of a message. Returns the encoded reply.
+/// Runs the handler of a request message. Returns the encoded reply.
 pub(crate) fn dispatch<E: Engine>(
     context: &mut Context<'_, E>,
     message: u16,

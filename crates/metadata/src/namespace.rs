@@ -1,5 +1,5 @@
 //! The rules of the namespace, as functions within one transaction: names, inodes, opens, disposal,
-//! access control lists, first bytes in metadata and truncations.
+//! access control lists, inline bytes and truncations.
 //!
 //! This module owns neither the execution of transactions (`tx`) nor the request handlers
 //! (`handlers`).

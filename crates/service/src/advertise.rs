@@ -72,7 +72,8 @@ pub fn of_server(
 ///
 /// # Errors
 /// - `Io` if the kernel cannot report the listener's address.
-/// - `Configuration`, with a list of this host's addresses, if none of them is the obvious choice.
+/// - `Configuration`, with a list of this host's addresses, if management cannot choose one of
+///   them.
 pub fn of_management(
     listener: &TcpListener,
     advertise: &[String],

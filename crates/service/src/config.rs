@@ -21,7 +21,7 @@ pub trait Manual: Serialize + DeserializeOwned + Default {
     /// manual.
     const SOURCES: &'static [&'static str];
 
-    /// Returns a description of each invalid value.
+    /// Returns a description of each invalid setting.
     fn problems(&self) -> Vec<String>;
 }
 

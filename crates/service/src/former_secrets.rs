@@ -1,6 +1,6 @@
-//! The file `former-secrets` in a service's directory: the secrets before the newest token, which
-//! the service still accepts while an administrator replaces the token, and the ids of secrets that
-//! were revoked entirely, which no command may install again.
+//! The file `former-secrets` in a service's directory. It has the secrets of earlier tokens, which
+//! the service still accepts while an administrator replaces the token. It also has the ids of
+//! secrets that were revoked entirely, which no command may install again.
 //!
 //! This module owns neither the newest token ([`crate::directory`]) nor the changes of tokens
 //! ([`crate::tokens`]).
@@ -13,7 +13,7 @@ use std::path::Path;
 /// Name of the file with the former secrets. Only its owner can read the file.
 pub const FORMER_FILE: &str = "former-secrets";
 
-/// Words for the state of a former secret in the file.
+/// Words for the state of a former secret in the file `former-secrets`.
 const OPEN: &str = "open";
 const CLOSED: &str = "closed";
 /// Word after the id of a secret that was revoked entirely.

@@ -90,7 +90,7 @@ pub fn is_link_request(message: u16) -> bool {
     [DiscardData::ID, GiveData::ID, MeasureLink::ID].contains(&message)
 }
 
-/// Handles a request that measures the network. A measurement runs in a task of its own. `None` for
+/// Handles a request that measures the network. A measurement runs in a separate task. `None` for
 /// `links` means that this process cannot connect to other services.
 pub fn answer(links: Option<&Rc<Links>>, incoming: Incoming, outbox: &Rc<Outbox>) {
     let Incoming { header, body, data, .. } = incoming;

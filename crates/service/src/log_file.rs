@@ -24,7 +24,7 @@ const NEW_ENDING: &str = ".new";
 /// Standard error. Its size is limited if it is a file.
 #[derive(Debug)]
 pub(crate) struct LogOutput {
-    /// Maximum size of the file in bytes; zero means no limit.
+    /// Maximum size of the log file in bytes; zero means no limit.
     limit: u64,
     /// Size of the file in bytes, as this process counts it. Other processes may write to the file
     /// too.
@@ -59,7 +59,7 @@ impl LogOutput {
 }
 
 impl Write for LogOutput {
-    /// Writes one event.
+    /// Writes one event of the log.
     fn write(&mut self, event: &[u8]) -> io::Result<usize> {
         let line = one_line(event);
         self.rotate_if_full(line.len() as u64);

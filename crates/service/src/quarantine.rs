@@ -25,7 +25,7 @@ use std::pin::pin;
 use std::sync::{Once, OnceLock};
 use std::time::Duration;
 
-/// Name of the file in a service's directory.
+/// Name of the file with the panics, in a service's directory.
 pub const QUARANTINE_FILE: &str = "quarantine";
 /// Number of panics after which a request is refused. The first panic may have had another cause.
 const REFUSED_AFTER: usize = 3;
@@ -33,9 +33,9 @@ const REFUSED_AFTER: usize = 3;
 const MAX_LINES: usize = 1000;
 /// Time during which panics count for the delay of the next start.
 const RECENT_SECONDS: i64 = 300;
-/// Number of recent panics without a delay.
+/// Number of recent panics after which the service still starts without a delay.
 const PANICS_WITHOUT_DELAY: u32 = 2;
-/// Longest delay of a start.
+/// Longest delay of a start after panics.
 const LONGEST_DELAY: Duration = Duration::from_secs(30);
 
 /// Identifies a request by its message number and its contents.
@@ -58,7 +58,7 @@ thread_local! {
     static CURRENT: Cell<Option<Mark>> = const { Cell::new(None) };
 }
 
-/// The quarantine of a directory.
+/// The panics in the file of a service's directory.
 #[derive(Debug)]
 struct Quarantine {
     path: PathBuf,
@@ -232,7 +232,7 @@ mod tests {
         }
         assert_eq!(delays, [0, 0, 0, 2, 4, 8, 16, 30]);
         assert_eq!(delay(1000 + RECENT_SECONDS), 0);
-        // Another version may have repaired the cause.
+        // Another version of the program may have repaired the cause of the panic.
         let path = dir.path().join(QUARANTINE_FILE);
         let text = std::fs::read_to_string(&path).unwrap();
         std::fs::write(&path, text.replace(PROGRAM_VERSION, "0.0.0-other")).unwrap();

@@ -79,7 +79,7 @@ impl Authority {
         })
     }
 
-    /// Waits for a call of the replicated log, and converts its error.
+    /// Waits for a call of the replicated log up to [`COMMAND_LIMIT`], and converts its error.
     pub(crate) async fn within_limit<T>(
         &self,
         call: impl Future<Output = std::result::Result<T, ProposeError>>,

@@ -71,7 +71,7 @@ impl Authority {
         self.soft_change(changed);
     }
 
-    /// Records that a server has left cleanly.
+    /// Records that a server has shut down cleanly.
     pub(crate) fn left(&self, node: NodeId) {
         let changed = self.with_soft(|soft| soft.record_leave(now_ms(), node));
         self.soft_change(changed);

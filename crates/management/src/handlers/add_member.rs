@@ -11,7 +11,7 @@ use skep_wire::management::EmptyReply;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// The copy may take long, so the reply comes from a task of its own.
+/// The copy may take long, so a separate task sends the reply.
 pub(super) fn handle(authority: &Rc<Authority>, incoming: Incoming, outbox: &Rc<Outbox>) {
     let request = match AddMember::from_bytes(&incoming.body) {
         Ok(request) => request,

@@ -132,7 +132,7 @@ pub(crate) async fn dispatch(authority: &Rc<Authority>, incoming: Incoming, outb
     }
 }
 
-/// Handles a request that waits for nothing but the log of management.
+/// Handles a request that waits only for the log of management.
 async fn dispatch_short(authority: &Rc<Authority>, incoming: &Incoming, outbox: &Rc<Outbox>) {
     let context = (authority, incoming, outbox);
     match incoming.header.message {

@@ -38,7 +38,7 @@ fn restored_copy_assigns_no_number_again() {
         assert!(running.authority.map().version > newest.version);
         assert!(running.authority.map().has_removed(newest.client), "it must register again");
         assert!(join_client(&token).await.node() > newest.client);
-        // The next start continues without another jump.
+        // The next start continues without another jump of the ids.
         let before = running.authority.map().newest_node;
         drop(running);
         let running = RunningManagement::start(&settings).await.unwrap();

@@ -265,7 +265,7 @@ fn one_member_goes_on_after_the_loss_of_the_majority() {
         assert!(running.authority.own().raw() > 1 << 20, "ids continue far above");
         let management = map.nodes.iter().filter(|node| node.kind == NodeKind::Management);
         assert_eq!(management.count(), 1);
-        // A former member that returns by mistake is not a member of this cluster any more.
+        // A previous member that returns by mistake is not a member of this cluster any more.
         let status = running.authority.member().status();
         assert_eq!(status.members.len(), 1);
     });

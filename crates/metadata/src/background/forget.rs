@@ -18,7 +18,7 @@ use std::time::Duration;
 /// Each batch reads one page, until the search has read all records.
 #[derive(Debug, Default)]
 pub(crate) struct ForgetJob {
-    /// Time at which the next search begins or the current one continues.
+    /// Time at which the next search begins or the current search continues.
     due: Duration,
     /// Time of the first search after the start of the target. Records are deleted only
     /// `END_KEPT_SECONDS` later.

@@ -21,7 +21,7 @@ use std::time::Duration;
 /// When the job asks the coordinator of a prepared transaction for the decision.
 #[derive(Debug)]
 enum Wait {
-    /// The job asks the coordinator at this time.
+    /// The job asks the coordinator for the decision at this time.
     Until(Duration),
     /// The job asked the coordinator at this time, and has no reply yet. It asks again only after
     /// the reply.
@@ -68,7 +68,7 @@ impl PreparedTransactions {
         Ok(())
     }
 
-    /// Asks the coordinators for the decision on transactions that were prepared long ago.
+    /// Asks the coordinators for the decision on prepared transactions whose next question is due.
     pub(crate) fn ask<E: Engine>(&mut self, context: &mut JobContext<'_, E>) {
         let now = context.shared.now;
         for (transaction, state) in &mut self.prepared {
@@ -200,7 +200,7 @@ impl PreparedTransactions {
     /// Checks that an administrator may decide on a transaction.
     ///
     /// # Errors
-    /// `InUse` if the coordinator replies, and will decide itself.
+    /// `InUse` if the coordinator replies, and will decide the transaction itself.
     pub(crate) fn check_resolvable(&self, transaction: TransactionId, now: Duration) -> Result<()> {
         let (silent, problem) = self.state_of(transaction, now);
         if problem.is_some()

@@ -1,10 +1,10 @@
 //! The chunk files that one storage group must remove, oldest first, in memory.
 //!
 //! The store has a work item for each of these chunk files. The queue exists so that the job need
-//! not search the store: after a million removals a search would walk through a million tombstones.
-//! If the queue was full, or after a start, the store has more work items. Then the job reads them
-//! in *rounds*: a round goes once through the store, with a cursor that it keeps between two
-//! refills.
+//! not search the store. After a million removals, a search would walk through a million
+//! tombstones. If the queue was full, or after a start, the store has more work items. Then the job
+//! reads these work items in *rounds*. A round goes once through the store, and continues at a
+//! cursor with each refill.
 //!
 //! # Invariants
 //! - Unless `has_more` is set, each work item in the store is in the queue or in a request in
@@ -18,7 +18,7 @@ use skep_format::metadata::{Key, removal};
 use skep_types::{ChunkFileKey, GroupId, Result};
 use std::collections::VecDeque;
 
-/// The removals of one storage group.
+/// The chunk files that one storage group must remove.
 #[derive(Debug, Default)]
 pub(super) struct RemovalQueue {
     keys: VecDeque<ChunkFileKey>,
@@ -52,7 +52,7 @@ impl RemovalQueue {
         }
     }
 
-    /// Puts back the chunk files of a request that has failed.
+    /// Puts the chunk files of a failed removal request back at the front of the queue.
     pub(super) fn put_back(&mut self, keys: Vec<ChunkFileKey>) {
         for key in keys.into_iter().rev() {
             self.keys.push_front(key);
@@ -89,7 +89,7 @@ impl RemovalQueue {
             self.cursor.clone_from(last);
         }
         for (key, _) in found {
-            // Skips completed items whose deletion the engine does not have yet.
+            // Skips completed work items whose deletion the engine does not have yet.
             if table.get(&key)?.is_some()
                 && let Some((_, chunk)) = removal(&key)
             {

@@ -29,14 +29,14 @@ impl SessionCleanUp {
         self.ended.is_empty()
     }
 
-    /// Starts the next piece of the clean-up.
+    /// Starts to clean up the next piece of the first ended session.
     pub(crate) fn start<E: Engine>(&mut self, context: &mut JobContext<'_, E>) {
         if let Some(session) = self.ended.pop_front() {
             context.start(InternalWork::CleanUpSession(session));
         }
     }
 
-    /// Queues the session again, unless the committed piece was its last.
+    /// Queues the session again, unless the committed piece was the last piece of its clean-up.
     pub(crate) fn after_clean_up<E: Engine>(
         &mut self,
         session: SessionId,

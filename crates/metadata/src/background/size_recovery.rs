@@ -157,7 +157,7 @@ impl SizeRecoveries {
         false
     }
 
-    /// Ends a recovery after its size was logged, or found to be outdated.
+    /// Ends a size recovery after the recovered size was logged, or found to be outdated.
     pub(crate) fn after_commit(&mut self, inode: InodeId) {
         self.recovering.remove(&inode);
     }

@@ -1,4 +1,4 @@
-//! The first transactions of a target: they log its start, and create the root directory.
+//! The first transactions of a target, which log its start and create the root directory.
 
 use crate::engine::Engine;
 use crate::namespace::directories;

@@ -59,7 +59,7 @@ pub(crate) enum BackgroundCall {
 /// A task that a job asks the target to perform.
 #[derive(Debug)]
 pub(crate) enum JobTask {
-    /// Run this work as a transaction.
+    /// Run this internal work as a transaction.
     Start(InternalWork),
     /// Send a request to another group.
     Call(OutgoingCall, BackgroundCall),

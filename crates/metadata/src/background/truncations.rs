@@ -66,7 +66,7 @@ pub(crate) struct Truncations {
     settling: BTreeMap<InodeId, Round>,
     /// Files whose truncation storage has refused, each with the time of the next attempt.
     paused: BTreeMap<InodeId, Duration>,
-    /// Applied truncations, by the time at which the job settles them.
+    /// Applied truncations, by the time at which the job syncs their chunk files.
     due: BTreeSet<(Duration, InodeId)>,
 }
 
@@ -85,8 +85,8 @@ impl Truncations {
     }
 
     /// Sends the requests of the pending truncations. The engine has only changes that every
-    /// serving member has synced, so neither a power loss nor another primary can undo a truncation
-    /// that the engine has.
+    /// serving member has synced. So neither a power loss nor another primary can undo a truncation
+    /// in the engine.
     pub(crate) fn start<E: Engine>(&mut self, context: &mut JobContext<'_, E>) -> Result<()> {
         let pending: Vec<_> = context.shared.truncations.all_pending().collect();
         for inode in pending {
@@ -138,8 +138,8 @@ impl Truncations {
         }
     }
 
-    /// Handles the reply about a chunk file to truncate. Returns the generation and the error of a
-    /// truncation that storage has refused.
+    /// Handles the reply of storage to the truncation of a chunk file. Returns the generation and
+    /// the error of a truncation that storage has refused.
     pub(crate) fn on_truncated<E: Engine>(
         &mut self,
         call: &TruncationCall,
@@ -167,7 +167,7 @@ impl Truncations {
         Some((generation, error))
     }
 
-    /// Handles the reply about a chunk file to sync.
+    /// Handles the reply of storage to the sync of a truncated chunk file.
     pub(crate) fn on_synced<E: Engine>(
         &mut self,
         call: &TruncationCall,

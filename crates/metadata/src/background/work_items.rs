@@ -18,7 +18,7 @@ struct NewItems {
 pub(crate) struct WorkItems {
     /// Whether the engine may have work items that no job has read.
     look: bool,
-    /// Items written since the last sync began.
+    /// Work items written since the last sync of the log began.
     written: NewItems,
     /// Items that a sync covers, oldest first, each with the last log record of that sync.
     layers: VecDeque<(Lsn, NewItems)>,
@@ -34,7 +34,7 @@ impl WorkItems {
         }
     }
 
-    /// Lets the jobs search the engine again.
+    /// Lets the jobs search the engine for work items again.
     pub(crate) fn look_again(&mut self) {
         self.look = true;
     }

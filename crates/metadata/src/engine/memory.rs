@@ -28,7 +28,7 @@ fn change(pairs: &mut Pairs, batch: &Mutations) {
 }
 
 impl MemoryEngine {
-    /// Makes all applied batches durable.
+    /// Makes all applied batches durable, so that a simulated power loss does not undo them.
     pub fn checkpoint(&mut self) {
         self.durable = self.live.clone();
         self.since.clear();

@@ -71,9 +71,9 @@ pub(crate) fn run<E: Engine>(
     Ok(NamesReply { directory: None })
 }
 
-/// Returns the project that a directory hands down, whichever group serves the directory. If
-/// another group serves it, only the name is locked until the exchange is decided. So a concurrent
-/// change of the directory's project may or may not take effect.
+/// Returns the project that a directory hands down. Any group may serve the directory. If another
+/// group serves it, only the name is locked until the exchange is decided. So a concurrent change
+/// of the directory's project may or may not take effect.
 fn handed_down_by<E: Engine>(
     context: &mut Context<'_, E>,
     directory: InodeId,

@@ -28,8 +28,8 @@ pub(crate) fn run<E: Engine>(
     };
     context.put(&Key::Session(session), &record);
     let lease_ms = context.shared.map.policy.lease_ms;
-    // The target replies after it has synced the session. In the log, the record of the start
-    // precedes that of the session, so the start is durable then too.
+    // The target replies after it has synced the session. The log has the record of the start
+    // before the record of the session, so the start is durable too.
     let start = context.shared.starts.last().map_or(0, |(number, _)| number);
     Ok(OpenSessionReply { slots: record.slots, lease_ms, start })
 }

@@ -1,9 +1,10 @@
 //! `SetPattern`: sets the stripe pattern that new files and directories in a directory inherit, or
 //! the pattern of a file that has never held a byte.
 //!
-//! The pattern of a file can change only while no session has the file open, because a client uses
-//! the pattern from the reply to its open. The new pattern gets a new generation. A late write of a
-//! dead client may still create chunk files of the old generation; these do not belong to the file.
+//! The pattern of a file can change only while no session has the file open. The reason is that a
+//! client uses the pattern from the reply to its open. The new pattern gets a new generation. A
+//! late write of a dead client may still create chunk files of the old generation; these do not
+//! belong to the file.
 
 use crate::engine::Engine;
 use crate::tx::context::Context;

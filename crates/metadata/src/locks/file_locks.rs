@@ -28,18 +28,18 @@ use skep_wire::frame::Header;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-/// The ranges that one owner holds.
+/// The byte ranges of a file that one owner has locked.
 #[derive(Debug)]
 struct OwnerLocks {
     pid: u32,
     ranges: LockRanges<LockMode>,
 }
 
-/// The locks of one kind on one file.
+/// The locks of one kind on one file, and the queue of their waiters.
 #[derive(Debug, Default)]
 struct File {
     held: BTreeMap<LockOwnerId, OwnerLocks>,
-    /// Number of ranges that are locked exclusively.
+    /// Number of byte ranges that are locked exclusively.
     exclusive: usize,
     queue: Queue,
 }
@@ -73,9 +73,9 @@ pub(crate) struct FileLocks {
     files: BTreeMap<FileKey, File>,
     /// Number of locked ranges in all files.
     ranges: usize,
-    /// Number of waits in all queues.
+    /// Number of waits for locks in the queues of all files.
     waits: usize,
-    /// Waits of each owner, by file and wait number.
+    /// Waits of each lock owner, by file and wait number.
     waiting: BTreeMap<LockOwnerId, BTreeSet<(FileKey, u64)>>,
     /// Files on which a lock was released or is no longer reserved, so that the target may have to
     /// wake waiters.
@@ -157,7 +157,7 @@ impl FileLocks {
     /// Returns the owners of a session that hold a lock on a file.
     pub(crate) fn owners(&self, session: SessionId, inode: InodeId) -> Vec<LockOwner> {
         let mut owners = Vec::new();
-        // Nearly always, no file has a lock.
+        // A fast path, because nearly always no file has a lock.
         if self.files.is_empty() {
             return owners;
         }
@@ -199,8 +199,8 @@ impl FileLocks {
         held.or_else(firm).map(|it| it.to_held_lock())
     }
 
-    /// Returns the locks that a session holds on a file, by range, and those for which the session
-    /// waits, in queue order.
+    /// Returns the locks that a session holds on a file, by range, and the locks for which the
+    /// session waits, in queue order.
     pub(crate) fn of_session(
         &self,
         session: SessionId,
@@ -304,7 +304,7 @@ impl FileLocks {
         }
     }
 
-    /// Updates the table after a wait has left its queue.
+    /// Updates the table after a wait was removed from its queue.
     fn after_wait(&mut self, file_key: FileKey, wait: &Wait) {
         self.waits -= 1;
         let owner = wait.claim.owner;
@@ -327,7 +327,7 @@ impl FileLocks {
         self.end_wait(file_key, own);
     }
 
-    /// Removes all waits of a session. Returns the requests that were parked.
+    /// Removes all waits of a session. Returns the parked requests of these waits.
     pub(crate) fn end_waits_of(&mut self, session: SessionId) -> Vec<(ConnectionId, Header)> {
         let owners = self.waiting.range((session, 0)..=(session, u64::MAX));
         let all: Vec<_> = owners.flat_map(|(_, waits)| waits.iter().copied()).collect();

@@ -19,8 +19,8 @@
 //! In `Parked`, the target has a request to which it must reply. In `Woken` and `Away`, it has
 //! replied. In every state, `EndWait` or the end of the session removes the wait.
 //!
-//! A wait that many later claims have overtaken gets a *barrier* for some time: meanwhile no later
-//! waiter may take a lock that conflicts with its claim.
+//! A wait that many later claims have overtaken gets a *barrier* for some time. Meanwhile no later
+//! waiter may take a lock that conflicts with this wait's claim.
 //!
 //! # Invariants
 //! - A session's wait numbers are unique in the queue.
@@ -34,7 +34,7 @@ use skep_wire::frame::Header;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// The state of a wait.
+/// The state of a wait for a lock.
 #[derive(Debug)]
 pub(super) enum WaitState {
     /// The client's request is parked. The target replies at `until` at the latest.
@@ -42,7 +42,8 @@ pub(super) enum WaitState {
     /// The target has replied that the client can set its lock, and reserves the lock until
     /// `until`.
     Woken { until: Duration },
-    /// The target has asked the client to poll again, and keeps its queue position until `until`.
+    /// The target has asked the client to poll again, and reserves the wait's queue position until
+    /// `until`.
     Away { until: Duration },
 }
 
@@ -56,7 +57,7 @@ pub(super) struct Wait {
     overtaken: u32,
     /// Time at which the barrier ends; `None` means that the wait has no barrier.
     barrier: Option<Duration>,
-    /// Number of barriers of this wait that have ended.
+    /// Number of this wait's barriers that have ended.
     barriers: u32,
 }
 
@@ -161,7 +162,7 @@ impl Queue {
     /// queue. Returns whether the wait is new, and the reply to the request that was parked before.
     ///
     /// The reply asks the client to poll again. Two requests on different connections may arrive in
-    /// the wrong order, so the client may still be waiting for the reply to the request that
+    /// the wrong order. So the client may still be waiting for the reply to the request that
     /// arrived first.
     pub(super) fn put(
         &mut self,

@@ -34,7 +34,7 @@ impl Inherited {
     }
 }
 
-/// Whether the name of an extended attribute is that of an access control list.
+/// Whether an extended attribute with this name is an access control list.
 pub(crate) fn is_acl(name: &[u8]) -> bool {
     name == ACCESS_ACL || name == DEFAULT_ACL
 }
@@ -121,7 +121,7 @@ impl<E: Engine> Context<'_, E> {
         Ok(())
     }
 
-    /// Removes an access control list, if the inode has it.
+    /// Removes an access control list of an inode, if the inode has this list.
     pub(crate) fn remove_acl(&mut self, record: &mut InodeRecord, name: &[u8]) -> Result<(), Stop> {
         let inode = record.attributes.inode;
         if record.attributes.has_acl {

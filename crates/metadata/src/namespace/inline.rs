@@ -68,7 +68,7 @@ impl<E: Engine> Context<'_, E> {
     /// Returns the stored inline bytes of a file, without zeros at the end.
     ///
     /// # Errors
-    /// `Corrupt` if the checksum does not match.
+    /// `Corrupt` if the inline bytes do not match their checksum.
     pub(crate) fn inline_bytes(&self, inode: InodeId) -> Result<Vec<u8>> {
         let Some(record) = self.get::<InlineRecord>(&Key::Inline(inode))? else {
             return Ok(Vec::new());
@@ -99,7 +99,8 @@ impl<E: Engine> Context<'_, E> {
     /// Truncates the stored bytes of a file to the new file size.
     ///
     /// # Errors
-    /// `Corrupt` if the checksum does not match and some of the bytes would stay.
+    /// `Corrupt` if the inline bytes do not match their checksum, and some of these bytes would
+    /// stay.
     pub(crate) fn truncate_inline(&mut self, record: &InodeRecord, size: u64) -> Result<()> {
         let inode = record.attributes.inode;
         if size == 0 {

@@ -13,7 +13,7 @@ use skep_wire::metadata::{NewInode, WrittenExtent};
 
 /// Set-group-ID bit of the mode.
 pub(crate) const SET_GROUP_ID: u32 = 0o2000;
-/// The mode bits that metadata stores.
+/// The mode bits that a metadata target stores.
 pub(crate) const PERMISSION_BITS: u32 = 0o7777;
 
 /// Checks the extent that a client reports as written. Fails with `FileTooLarge` if the extent ends
@@ -58,7 +58,7 @@ impl<E: Engine> Context<'_, E> {
         attributes.modified = attributes.changed;
     }
 
-    /// Raises the change time to now, and counts a change.
+    /// Raises the change time of an inode to now, and increments its change counter.
     pub(crate) fn touch_changed(&self, attributes: &mut Attributes) {
         attributes.changed = attributes.changed.max(self.wall());
         attributes.change_counter += 1;

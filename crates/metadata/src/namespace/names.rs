@@ -68,7 +68,7 @@ impl<E: Engine> Context<'_, E> {
         Err(Error::new(ErrorCode::NoSpace, context).into())
     }
 
-    /// Changes the inode to which the entry at a cursor points.
+    /// Changes the inode of the entry at a cursor.
     pub(crate) fn point_entry(
         &mut self,
         directory: &mut InodeRecord,

@@ -36,7 +36,7 @@ impl<E: Engine> Context<'_, E> {
         }
         // The notified holders include this session, if it has the file open already. Other
         // sessions may get their replies before the reply to this request arrives. From then on
-        // this session's earlier open must no longer rely on being the only one.
+        // this session's earlier open must no longer rely on being the only open of the file.
         let holders = holders.to_vec();
         let number = self.next_number()?;
         if self.shared.sharing.notify(inode, &holders, number) {
@@ -46,9 +46,9 @@ impl<E: Engine> Context<'_, E> {
         Err(Stop::Held(Resource::Sharing(inode)))
     }
 
-    /// Makes a file shared before a session truncates it by its path, because a client that alone
-    /// has the file open for writing appends at its cached end of the file. Returns [`Stop::Held`]
-    /// until that client has acknowledged the sharing.
+    /// Makes a file shared before a session truncates it by its path. Otherwise a client that alone
+    /// has the file open for writing would append at its cached end of the file. Returns
+    /// [`Stop::Held`] until that client has acknowledged the sharing.
     pub(crate) fn share_with_writers(&mut self, inode: InodeId) -> Result<(), Stop> {
         if self.opens(inode)?.writers > 0 {
             self.check_shared(inode, OpenMode::Write)?;
@@ -107,7 +107,7 @@ impl<E: Engine> Context<'_, E> {
         Ok(true)
     }
 
-    /// Returns the session of the request. Fails with `Protocol` if the request has none.
+    /// Returns the session of the request. Fails with `Protocol` if the request has no session.
     pub(crate) fn session(&self) -> Result<SessionId, Stop> {
         match self.op.header() {
             Some(header) if header.session.raw() != 0 => Ok(header.session),

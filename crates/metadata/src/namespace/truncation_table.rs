@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Debug)]
 pub(crate) struct Truncation {
     pub(crate) record: TruncationRecord,
-    /// Refusal of storage, if the last attempt to truncate the chunk files has failed.
+    /// Error of storage, if the last attempt to truncate the chunk files has failed.
     pub(crate) failure: Option<Error>,
 }
 
@@ -54,7 +54,7 @@ impl TruncationTable {
 
     /// Returns the truncation of a file, pending or applied.
     pub(crate) fn get(&self, inode: InodeId) -> Option<&Truncation> {
-        // Nearly always the table has few files or none.
+        // A fast path, because the table is nearly always empty.
         if self.all.is_empty() { None } else { self.all.get(&inode) }
     }
 

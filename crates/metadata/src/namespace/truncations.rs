@@ -15,10 +15,10 @@
 //! # Writes during a truncation
 //! A write that another client began before the truncation may reach a chunk file before or after
 //! storage has truncated it. So a client that writes to a shared file sends `ReportWritten` or
-//! `AwaitTruncation` before the write is complete, and the reply waits while a truncation is
-//! pending. The truncate generation in the reply then shows whether the truncation may have removed
-//! the bytes. If so, the client writes them again. A write whose request was answered before the
-//! truncation is in all chunk files before storage truncates them.
+//! `AwaitTruncation` before the write is complete. The target delays the reply while a truncation
+//! is pending. The truncate generation in the reply then shows whether the truncation may have
+//! removed the bytes. If so, the client writes them again. A write whose request was answered
+//! before the truncation is in all chunk files before storage truncates them.
 
 use crate::engine::Engine;
 use crate::tx::context::{Context, of_another};

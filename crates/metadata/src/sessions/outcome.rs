@@ -1,7 +1,7 @@
 //! `AskOutcome`: reports whether a request of an ended session was executed.
 //!
-//! A client that received no reply to the request asks for its outcome. Without this question it
-//! would have to repeat the request in its next session, and a second execution may remove or
+//! A client that received no reply to the request asks for its outcome. Without this question, the
+//! client would have to repeat the request in its next session. A second execution may remove or
 //! overwrite a newer change of another client.
 //!
 //! # Why the outcome is final
@@ -66,7 +66,8 @@ impl<E: Engine> MetadataTarget<E> {
             Some(record) if record.sequence == sequence => {
                 (Outcome::Executed { reply: record.reply }, Some(record.lsn))
             }
-            // A client sends a request in a slot only after the reply to the previous one.
+            // A client sends a request in a slot only after the reply to the previous request in
+            // this slot.
             Some(record) if record.sequence > sequence => (Outcome::Unknown, None),
             _ => (Outcome::NotExecuted, None),
         }))

@@ -10,7 +10,7 @@
 //! for the outcome of its last requests (`outcome`).
 //!
 //! So a request that was delayed on an abandoned connection never runs after its retry. If a newer
-//! request arrives in the slot while an older one waits, the target drops the older one.
+//! request arrives in the slot while an older request waits, the target drops the older request.
 
 use crate::engine::Engine;
 use crate::handlers;
@@ -172,9 +172,9 @@ impl<E: Engine> MetadataTarget<E> {
     }
 
     /// Checks that a request is addressed to this target as the primary of its group, in the epoch
-    /// of this target's cluster map, and that the map is new enough. This check comes before the
-    /// check of the session, because only the primary has the sessions of the group, and a client
-    /// that gets `StaleSession` gives up its session and its locks.
+    /// of this target's cluster map. Also checks that the map is new enough for the request. This
+    /// check comes before the check of the session, because only the primary has the sessions of
+    /// the group. A client that gets `StaleSession` gives up its session and its locks.
     fn check_addressee(&self, header: &Header) -> Result<()> {
         let Shared { group: own, ref map, .. } = self.shared;
         let stale = |what: String| Err(Error::new(ErrorCode::StaleMap, what));
@@ -213,8 +213,8 @@ impl<E: Engine> MetadataTarget<E> {
         if modifies {
             let slot = (header.session, header.slot);
             // The client has abandoned the older request that waits here. If the older request ran
-            // later, it could undo the newer one, and its reply would replace the newer reply in
-            // the slot.
+            // later, it could undo the newer request, and its reply would replace the newer reply
+            // in the slot.
             if let Some((older, _)) = self.sessions.running(slot)
                 && let Some(op) = self.operations.take(older)
             {

@@ -1,5 +1,6 @@
-//! Clients that have stopped sending requests while requests of other clients wait for them: for a
-//! lock that they hold, or for their acknowledgement that a file becomes shared.
+//! Silent clients, which have stopped sending requests while requests of other clients wait for
+//! them. These requests wait for a lock that the silent client holds, or for its acknowledgement
+//! that a file becomes shared.
 //!
 //! This module owns the search for these clients, and the metrics about them. It does not own the
 //! end of their sessions (`sessions::lifetime`). After a lease without a request, the target asks
@@ -85,7 +86,7 @@ impl SilentHolders {
         match self.list.try_lock() {
             Ok(mut list) => *list = found,
             Err(TryLockError::Poisoned(poisoned)) => *poisoned.into_inner() = found,
-            // A snapshot reads the list. The next update follows soon.
+            // A snapshot reads the list. The next update of the list follows soon.
             Err(TryLockError::WouldBlock) => {}
         }
     }

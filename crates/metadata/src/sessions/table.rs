@@ -116,7 +116,7 @@ impl Sessions {
         }
     }
 
-    /// Restarts all leases.
+    /// Restarts the leases of all sessions.
     pub(crate) fn restart_leases(&mut self, now: Duration) {
         self.all.values_mut().for_each(|session| session.renewed_at = now);
     }

@@ -44,9 +44,11 @@ use std::time::Duration;
 /// The notification that a file is about to be shared.
 #[derive(Debug, Default)]
 struct ShareNotification {
-    /// Sessions that have acknowledged, or that were informed by the reply to their open.
+    /// Sessions that have acknowledged the notification, or that were informed by the reply to
+    /// their open.
     acknowledged: BTreeSet<SessionId>,
-    /// Sessions that have not acknowledged yet, each with the number of its notification.
+    /// Sessions that have not acknowledged the notification yet, each with the number of its
+    /// notification.
     awaited: BTreeMap<SessionId, u64>,
 }
 
@@ -78,7 +80,7 @@ pub(crate) struct Sharing {
     /// Notifications that each session has not acknowledged, by number.
     pending: BTreeMap<SessionId, BTreeMap<u64, InodeId>>,
     polls: BTreeMap<SessionId, Poll>,
-    /// Polls by the time at which the target replies at the latest.
+    /// Polls for notifications, by the time at which the target replies at the latest.
     due: BTreeSet<(Duration, SessionId)>,
     /// Sessions whose poll may have notifications to return.
     to_notify: BTreeSet<SessionId>,
@@ -174,9 +176,10 @@ impl Sharing {
         }
     }
 
-    /// Stops waiting for a session's acknowledgement about a file, if the target awaits one.
+    /// Stops waiting for a session's acknowledgement about a file, if the target awaits this
+    /// acknowledgement.
     fn acknowledge(&mut self, session: SessionId, inode: InodeId) {
-        // Nearly every close is of a file without a notification.
+        // A fast path, because nearly every closed file has no notification.
         let Some(notification) = self.notifications.get_mut(&inode) else { return };
         let Some(number) = notification.awaited.remove(&session) else { return };
         notification.acknowledged.insert(session);

@@ -27,7 +27,8 @@ impl<E: Engine> MetadataTarget<E> {
                     self.call(request, CallPurpose::Background(call));
                 }
                 JobTask::SendCommit { group, number } => {
-                    // After a start, other members may not have confirmed the decision yet.
+                    // After a start of the target, other members may not have confirmed the
+                    // decision yet.
                     let key = Key::Decision(number).to_bytes();
                     let is_safe = self.table.get_safe::<DecisionRecord>(&key)?.is_some();
                     let after = (!is_safe).then(|| self.last_logged());

@@ -30,7 +30,7 @@ pub(crate) struct Calls {
 }
 
 impl Calls {
-    /// Adds a call, and returns its id.
+    /// Adds a call to another group, and returns its id.
     pub(crate) fn add(&mut self, purpose: CallPurpose) -> CallId {
         self.last_id += 1;
         self.pending.insert(self.last_id, purpose);

@@ -30,13 +30,13 @@ pub enum Event {
     },
     /// A sync of the log has ended.
     Synced {
-        /// Last record that is synced.
+        /// Last log record that is synced.
         lsn: Lsn,
     },
     /// Another member of the group has replied to [`Action::SendToMember`], or the request has
-    /// failed. The target sends another request if the member still needs one.
+    /// failed. The target sends another request if the member still lacks records.
     MemberReply {
-        /// The member.
+        /// The member to which the target sent the request.
         member: TargetId,
         /// Number of the request.
         number: u64,
@@ -48,7 +48,7 @@ pub enum Event {
     Map(Arc<ClusterMap>),
     /// A checkpoint is complete.
     Checkpointed {
-        /// Last record that is in the checkpoint of the engine.
+        /// Last log record whose changes are in the checkpoint of the engine.
         lsn: Lsn,
     },
     /// The caller has measured the free space on the disk of the log and the engine.
@@ -79,14 +79,14 @@ pub enum Action {
     /// Durably remove all log records after `after`, so that no power loss brings them back. Only a
     /// backup does this, and never while a sync is running.
     Truncate {
-        /// Last record that stays.
+        /// Last log record that stays.
         after: Lsn,
     },
     /// Send a request to another member of the group, once. Then report [`Event::MemberReply`].
     SendToMember(MemberRequest),
     /// Sync the log, then report [`Event::Synced`].
     Sync {
-        /// Last record to sync.
+        /// Last log record to sync.
         lsn: Lsn,
     },
     /// Send a reply.
@@ -124,7 +124,7 @@ pub enum Action {
     AskTakeOver(AskTakeOver),
     /// Make the present state of the engine durable, then report [`Event::Checkpointed`].
     Checkpoint {
-        /// Last record that is in the engine.
+        /// Last log record whose changes are in the engine.
         lsn: Lsn,
     },
 }

@@ -31,7 +31,7 @@ pub(crate) struct PendingReply {
 pub(crate) struct ReplyGate {
     /// Last record whose changes the reply may show. Every serving member must have appended it.
     pub(crate) held: Lsn,
-    /// Last record that every serving member must have synced.
+    /// Last log record that every serving member must have synced.
     pub(crate) safe: Lsn,
 }
 
@@ -52,8 +52,8 @@ pub(crate) struct BatchOutput {
 /// # Invariants
 /// - The last synced record is not after the last record that a sync covers, and this record is not
 ///   after the last appended record.
-/// - Each reply in `until_held` waits for a record that is not held, and each reply in `until_safe`
-///   and each call in `calls` for a record that is not safe.
+/// - Each reply in `until_held` waits for a record that is not held. Each reply in `until_safe` and
+///   each call in `calls` waits for a record that is not safe.
 #[derive(Debug)]
 pub(crate) struct SyncGates {
     policy: SyncPolicy,
@@ -180,7 +180,7 @@ impl SyncGates {
         }
     }
 
-    /// Ends the current log record.
+    /// Ends the current log record, and counts it as appended by this target.
     pub(crate) fn end_record(&mut self, now: Duration) {
         self.watermarks.append(self.next_lsn());
         self.sync.appended(now);
@@ -222,7 +222,7 @@ impl SyncGates {
         self.request_sync_of(after);
     }
 
-    /// Whether a call that sends the decision on this transaction is held back.
+    /// Whether a call that sends the decision on this transaction waits for the log.
     pub(crate) fn holds_decision_of(&self, transaction: u64) -> bool {
         self.calls.values().flatten().any(|(_, purpose)| purpose.sends_decision_of(transaction))
     }

@@ -35,7 +35,7 @@ impl<E: Engine> MetadataTarget<E> {
         let mut table = Table::new(engine, start.limits.scan_page);
         let others = other_serving(&start.map, start.group, start.target);
         let stored = table.get_safe::<Lsn>(&Key::Applied.to_bytes())?.unwrap_or_default();
-        // Without other members, each record that this target has synced is safe.
+        // In a group without other members, each record that this target has synced is safe.
         let are_safe = others.is_empty() && start.synced.is_none();
         let (window, last) = replay(&mut table, stored, records, are_safe)?;
         let reserved = table.get_decoded::<u64>(&Key::NumbersReserved.to_bytes())?;
@@ -74,8 +74,8 @@ impl<E: Engine> MetadataTarget<E> {
     }
 
     /// Makes each reply name the map version in which this target is the primary. A client that got
-    /// a reply then sends this version to storage targets, which refuse the requests of the former
-    /// primary from then on.
+    /// a reply then sends this version to storage targets, which refuse the requests of the
+    /// previous primary from then on.
     fn fence_former_primary(&mut self, version: MapVersion) {
         if self.shared.primary_since > Epoch::new(1) {
             self.raise_fence(version);

@@ -20,7 +20,7 @@ pub(crate) struct Operations {
     ready: VecDeque<u64>,
     /// Operations that run again after a pause, by the time at which the pause ends.
     paused: BTreeSet<(Duration, u64)>,
-    /// Operations that wait until more records are safe.
+    /// Operations that wait until more log records are safe.
     until_safe: Vec<u64>,
 }
 
@@ -96,7 +96,7 @@ impl Operations {
         self.park(op);
     }
 
-    /// Makes operations ready to run.
+    /// Makes parked operations ready to run.
     pub(crate) fn wake(&mut self, ids: impl IntoIterator<Item = u64>) {
         self.ready.extend(ids);
     }
@@ -114,7 +114,7 @@ impl Operations {
         }
     }
 
-    /// Returns the time at which the next pause ends.
+    /// Returns the time at which the next pause of an operation ends.
     pub(crate) fn next_due(&self) -> Option<Duration> {
         self.paused.first().map(|(due, _)| *due)
     }

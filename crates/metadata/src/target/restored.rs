@@ -1,7 +1,7 @@
 //! A target whose directory was put back from a copy, so that it lacks its newest changes.
 //!
-//! Such a target continues with higher numbers: it assigns no inode number, transaction number,
-//! start number or version again that it assigned after the copy was made.
+//! The target continues with higher numbers. So it assigns no inode number, transaction number,
+//! start number or version a second time.
 //!
 //! This module does not own the marks in the directory (`service::restored`), or the refusal to
 //! name orphans (`tx::removal_guard`).

@@ -5,7 +5,7 @@ use skep_types::{ClusterMap, Epoch, GroupId, Lsn, TargetId, Timestamp};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// When the log is synced.
+/// When the target syncs its log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SyncPolicy {
     /// At most [`crate::limits::SYNC_INTERVAL`] after an append, and at once if a request asks for
@@ -27,7 +27,7 @@ pub struct Start {
     pub epoch: Epoch,
     /// Last log record that is on the device. `None` means that all records are on the device.
     pub synced: Option<Lsn>,
-    /// When the log is synced.
+    /// When the target syncs its log.
     pub policy: SyncPolicy,
     /// Limits of the target.
     pub limits: Limits,
@@ -36,6 +36,6 @@ pub struct Start {
     /// Time on the clock from which the caller also takes `now` of
     /// [`super::MetadataTarget::handle`].
     pub now: Duration,
-    /// Time of day.
+    /// Time of day at the start.
     pub wall: Timestamp,
 }

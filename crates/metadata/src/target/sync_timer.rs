@@ -40,7 +40,7 @@ impl SyncTimer {
         self.running.unwrap_or(self.synced)
     }
 
-    /// Whether the log has a record that no sync covers, for tests.
+    /// Whether the log has a record that no finished or running sync covers. For tests only.
     #[cfg(test)]
     pub(crate) fn has_unsynced(&self) -> bool {
         self.first_unsynced_at.is_some()

@@ -27,7 +27,7 @@ impl<E: Engine> MetadataTarget<E> {
         self.batch.actions.push(Action::Call { call, request });
     }
 
-    /// Handles the reply of another group.
+    /// Handles the reply of another group to a call.
     pub(super) fn on_answer(&mut self, call: CallId, result: Result<Vec<u8>>) -> Result<()> {
         match self.calls.take(call) {
             Some(CallPurpose::Operation { id, index }) => {

@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 pub(super) type TruncationReplies = BTreeMap<InodeId, Vec<(PendingReply, Option<Lsn>)>>;
 
 impl<E: Engine> MetadataTarget<E> {
-    /// Loads the truncations when the target starts.
+    /// Loads the stored truncations when the target starts.
     pub(super) fn load_truncations(&mut self) -> Result<()> {
         for (key, value) in self.table.scan(&Key::truncations(), &[], usize::MAX)? {
             expect_parsed(&key, truncation_of(&key))?;

@@ -1,5 +1,6 @@
-//! The progress of the group's members with the log, and the last records that the group has
-//! reached: *held* (appended by every serving member) and *safe* (synced by every serving member).
+//! The progress of the group's members with the log, and two limits that follow from it. *held* is
+//! the last record that every serving member has appended. *safe* is the last record that every
+//! serving member has synced.
 //!
 //! This module does not own the replies, calls and changes that wait for these records (`gates`,
 //! `tx::table`). In a group of one member, *held* is the last appended record and **safe* is the

@@ -190,8 +190,8 @@ impl<'a, E: Engine> Context<'a, E> {
     /// and [`Stop::Unsafe`] until the current start is safe.
     ///
     /// Raises the change counter at least to the first version of the current start. An earlier
-    /// start may have given out higher versions than the stored one, for changes that a power loss
-    /// has reverted.
+    /// start may have given out higher versions than the stored version, for changes that a power
+    /// loss has reverted.
     pub(crate) fn find_inode(&self, inode: InodeId) -> Result<Option<InodeRecord>, Stop> {
         self.check_free(Resource::Inode(inode))?;
         self.check_truncation(inode)?;

@@ -47,7 +47,7 @@ pub(crate) struct Locks {
 impl Locks {
     /// Whether no owner other than `asker` holds a resource.
     pub(crate) fn is_free(&self, resource: &Resource, asker: Option<Owner>) -> bool {
-        // Almost always, no resource is held.
+        // A fast path, because almost always no resource is held.
         self.held.is_empty() || self.held.get(resource).is_none_or(|owner| Some(*owner) == asker)
     }
 

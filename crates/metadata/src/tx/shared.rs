@@ -21,9 +21,9 @@ const SKIPPED_NUMBERS: u64 = 1 << 32;
 /// Numbers for inodes and transactions, taken from ranges whose reservation is safe.
 #[derive(Debug)]
 pub(crate) struct Numbers {
-    /// Next number to assign.
+    /// Next number to assign to an inode or a transaction.
     next: u64,
-    /// End of the last safe reservation.
+    /// End of the last range of numbers whose reservation is safe.
     usable: u64,
     /// End of the last reservation, which may not be safe yet, and the log record of that
     /// reservation.
@@ -62,7 +62,7 @@ impl Numbers {
         end..end.saturating_add(SKIPPED_NUMBERS)
     }
 
-    /// Whether a number can be taken at once.
+    /// Whether a number is available without another reservation.
     pub(crate) fn has_usable(&self) -> bool {
         self.next < self.usable
     }
@@ -73,7 +73,7 @@ impl Numbers {
         self.reserved.0 - self.next
     }
 
-    /// Returns the end of the last reservation.
+    /// Returns the end of the last range of reserved numbers.
     pub(crate) fn reserved_end(&self) -> u64 {
         self.reserved.0
     }
@@ -139,7 +139,7 @@ pub(crate) struct Shared {
     pub(crate) shortage: Option<String>,
     /// Time on a monotonic clock, for leases and pauses.
     pub(crate) now: Duration,
-    /// Time of day.
+    /// Time of day of the target.
     pub(crate) wall: WallClock,
 }
 

@@ -2,9 +2,9 @@
 //! that was acknowledged, but never synced, is still in the log.
 //!
 //! An acknowledgement names the start and the log record. If a later start began with the same
-//! record number or a lower one, the log had ended before the acknowledged record. So the host had
-//! lost power, and the record is lost. If only the process was killed, no record is lost, and the
-//! first record of the next start follows all acknowledged records.
+//! record number or a lower number, the log had ended before the acknowledged record. So the host
+//! had lost power, and the record is lost. If only the process was killed, no record is lost, and
+//! the first record of the next start follows all acknowledged records.
 //!
 //! The start number is also the high part of the versions (change counters) of inodes. So no
 //! version is given to two states of an inode, and clients can rely on the order of versions.
@@ -39,7 +39,7 @@ impl StartNumbers {
         self.first.insert(number, first);
     }
 
-    /// Begins the next start, whose first log record is `first`.
+    /// Assigns the next start number to a start whose first log record is `first`.
     pub(crate) fn begin(&mut self, first: Lsn) {
         let number = self.number() + 1;
         self.first.insert(number, first);
@@ -89,7 +89,7 @@ impl StartNumbers {
         }
     }
 
-    /// Updates the table when the records up to `lsn` are safe.
+    /// Updates the table when the log records up to `lsn` are safe.
     pub(crate) fn safe(&mut self, lsn: Lsn) {
         self.is_safe |= self.logged.is_some_and(|logged| logged <= lsn);
     }

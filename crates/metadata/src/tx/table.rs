@@ -1,11 +1,11 @@
 //! The stored state of a metadata target: the engine, and in memory the changes that are not *safe*
-//! yet, that is, some serving member of the group has not synced them.
+//! yet. A change is safe when every serving member of the group has synced it.
 //!
 //! # Invariants
 //! - A change reaches the engine only after its log record is safe. So the engine never holds a
 //!   change that a power loss or another primary could remove from the log.
 //! - The contents of the engine are always the state after one specific log record. So the table
-//!   keeps the changes that one sync covers in a *layer* of their own, apart from later changes
+//!   stores the changes that one sync covers in a separate *layer*, apart from later changes
 //!   (`current`), even of the same key. It gives a layer to the engine as a whole.
 
 use crate::engine::{Engine, Mutations};
@@ -30,9 +30,9 @@ struct Layer {
 #[derive(Debug)]
 pub(crate) struct Table<E> {
     engine: E,
-    /// Changes of the current batch, not logged yet.
+    /// Changes of the current batch of operations, not logged yet.
     batch: Mutations,
-    /// Upper bound of the bytes of the batch's log payload.
+    /// Upper bound of the size of the batch's log payload, in bytes.
     batch_bytes: usize,
     /// Logged changes that no sync covers yet.
     current: Mutations,

@@ -12,11 +12,11 @@ use std::time::Duration;
 /// A time of day that follows the host's clock, except for jumps.
 #[derive(Debug)]
 pub(crate) struct WallClock {
-    /// Time since boot at the last reading.
+    /// Time since boot at the last reading of the host's clock.
     read_at: Duration,
     /// Accepted time of day at the last reading, in nanoseconds.
     accepted: i128,
-    /// Highest accepted time.
+    /// Highest accepted time of day.
     newest: Timestamp,
     /// Whether the last reading of the host's clock was refused.
     is_refusing: bool,
@@ -79,11 +79,11 @@ mod tests {
         // A small step forward, and a small step back.
         read(12, 1_000_100, 1_000_100);
         read(13, 1_000_050, 1_000_100);
-        // A jump by 30 years lasts for a while.
+        // The host's clock is 30 years ahead for a while.
         read(20, 1_900_000_000, 1_000_100);
         read(120, 1_900_000_100, 1_000_157);
         read(121, 1_000_158, 1_000_158);
-        // A jump back.
+        // The host's clock jumps back.
         read(131, 5, 1_000_168);
         read(132, 1_000_169, 1_000_169);
     }

@@ -8,7 +8,7 @@ use skep_store::atomic::replace_atomically;
 use skep_types::{Error, ErrorCode, Result};
 use std::path::{Path, PathBuf};
 
-/// Name of the file in the node's directory.
+/// Name of the file with the added targets, in the node's directory.
 const FILE: &str = "added-targets";
 
 /// The targets that were added to a node while it ran.

@@ -1,5 +1,6 @@
-//! Connections of a node: accepts and authenticates each one, and passes it to the thread of the
-//! target that the peer names. Handles requests to the node itself, but no requests to targets.
+//! Connections of a node. The main thread accepts and authenticates each connection, and passes it
+//! to the thread of the target that the peer names. Handles requests to the node itself, but no
+//! requests to targets.
 
 use super::targets::ServingNode;
 use super::{TargetEvent, target_requests};

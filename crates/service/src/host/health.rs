@@ -13,7 +13,7 @@ use std::time::Duration;
 /// second; devices that reset themselves need some seconds.
 const HUNG_AFTER: Duration = Duration::from_secs(10);
 
-/// The newest answer of a target.
+/// The newest answer of a target to a probe.
 #[derive(Debug, Default)]
 struct Answer {
     number: u64,

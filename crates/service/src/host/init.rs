@@ -22,14 +22,14 @@ pub struct Initialised {
     pub is_new: bool,
     /// Whether the token of an existing node was replaced.
     pub has_new_token: bool,
-    /// Number of targets that were initialised.
+    /// Number of targets that `--init` has initialised.
     pub new_targets: usize,
 }
 
 impl Host {
     /// Initialises blank directories for a new node and its targets in the token's cluster. If the
     /// node is initialised already, initialises only the targets that an administrator has added to
-    /// its settings, and stores `token` if it differs from the token in the directory. If a call
+    /// its settings. Also stores `token` if it differs from the token in the directory. If a call
     /// was interrupted, the next call completes it.
     ///
     /// Only a new node needs a token.

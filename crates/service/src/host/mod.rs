@@ -62,7 +62,7 @@ pub enum TargetEvent {
         /// The authenticated peer.
         peer: Peer,
     },
-    /// The cell holds a new cluster map.
+    /// The cell with the cluster map holds a new map.
     MapChanged,
     /// The target must answer with its health, after a small read of its device.
     Probe(Probe),

@@ -146,8 +146,8 @@ impl ServingNode {
         let file_system = capacity::capacity(path, self.host.reserve).file_system;
         let running = self.running.borrow();
         let others = running.iter().filter(|it| it.path != path);
-        // Compares with the file systems in the last reports of the targets, because a system call
-        // on a disk that hangs would delay the heartbeats of this node.
+        // Compare with the file systems in the last reports of the targets. A system call on a disk
+        // that hangs would delay the heartbeats of this node.
         let mut shared = others.filter(|it| it.file_system() == Some(file_system));
         if let Some(other) = shared.next() {
             warnings.push(format!(

@@ -87,7 +87,7 @@ pub(super) struct RunningTarget {
     pub(super) path: PathBuf,
     sender: MailboxSender<TargetEvent>,
     started: Duration,
-    /// The pause before this start, if an earlier start failed.
+    /// The pause before this start of the target, if an earlier start failed.
     pause: Option<Duration>,
     is_ready: Cell<bool>,
     /// Whether an administrator takes the target out of the node.
@@ -161,7 +161,7 @@ impl ServingNode {
         running.is_none_or(|running| running.sender.send(event).is_ok())
     }
 
-    /// Stops the thread of a target for good, and waits until it has ended.
+    /// Stops the thread of a target permanently, and waits until the thread has ended.
     pub(super) async fn end_target(&self, target: TargetId) {
         while self.serves(target) {
             let ended = self.target_ended.wait();
@@ -222,7 +222,7 @@ impl ServingNode {
             return Err(Error::new(ErrorCode::InUse, what));
         }
         if self.is_stopping.get() {
-            // Nothing would stop the thread of this target.
+            // A stopping service would never stop the thread of this target.
             let what = format!(
                 "cannot serve {}: this service is stopping; repeat the request after its start",
                 path.display()

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 /// Pause before the first attempt to serve a target again. Each further pause is twice as long.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
-/// Longest pause between two attempts.
+/// Longest pause between two attempts to serve a target.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 /// Time after which a target that was served again counts as repaired.
 const REPAIRED_AFTER: Duration = Duration::from_secs(300);
@@ -24,9 +24,9 @@ const REPAIRED_AFTER: Duration = Duration::from_secs(300);
 pub(super) struct UnservedTarget {
     pub(super) path: PathBuf,
     problem: String,
-    /// The pause before the next attempt.
+    /// The pause before the next attempt to serve the target.
     pub(super) pause: Duration,
-    /// Time of the next attempt.
+    /// Time of the next attempt to serve the target.
     pub(super) retry_at: Duration,
 }
 

@@ -1,5 +1,5 @@
-//! Lines for systemd's journal: without the time, which the journal adds, and with a priority in
-//! front, so that `journalctl -p warning` finds them (sd-daemon(3)).
+//! Lines for systemd's journal (sd-daemon(3)). They have no time, which the journal adds, and begin
+//! with a priority, so that `journalctl -p warning` finds them.
 
 use std::os::unix::fs::MetadataExt;
 use tracing::{Event, Level, Subscriber};

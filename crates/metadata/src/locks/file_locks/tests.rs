@@ -158,7 +158,7 @@ fn a_waiter_that_polls_again_keeps_its_queue_position() {
     wait(&mut locks, 2, LockMode::Exclusive, 0..10, asked_again);
     unlock(&mut locks, 1, 0..10);
     assert_eq!(woken(&mut locks, asked_again), [(2, true)]);
-    // Both waits end.
+    // The client ends wait 2, so that waiter 3 is woken.
     locks.end_wait((FILE, LockKind::Posix), (session_of(2), 2));
     assert_eq!(woken(&mut locks, asked_again), [(3, true)]);
     assert!(locks.end_waits_of(session_of(3)).is_empty(), "its request was answered");
@@ -179,7 +179,7 @@ fn readers_overtake_a_writer_a_limited_number_of_times() {
     assert_eq!(woken(&mut locks, NOW), []);
     assert_eq!(readers(&mut locks, 10, NOW), MAX_OVERTAKEN);
     assert!(lock(&mut locks, 3, LockMode::Shared, 10..20), "no other file has waiters");
-    // The barrier ends, and the next barrier is longer.
+    // The first barrier ends, and the writer's next barrier is longer.
     let later = NOW + BARRIER;
     assert_eq!(woken(&mut locks, later), []);
     assert_eq!(readers(&mut locks, 1000, later), MAX_OVERTAKEN);

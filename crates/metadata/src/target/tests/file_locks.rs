@@ -246,7 +246,7 @@ fn lists_show_opens_locks_and_waits_of_sessions() {
     assert_eq!((waiting.len(), waiting[0].owner, all.next), (1, 6, None));
     let of_b = story.list(b);
     assert_eq!((of_b.uses.len(), of_b.uses[0].session.raw()), (1, 2));
-    // The list is continued after its first entry.
+    // This request continues the list after its first entry.
     let rest = ListLocks {
         inode: InodeId::default(),
         after_session: SessionId::new(1),

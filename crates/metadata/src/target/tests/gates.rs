@@ -117,7 +117,7 @@ impl Story {
         assert_eq!(self.target.gates.synced(), lsn);
     }
 
-    /// Takes the replies, and returns their connections.
+    /// Removes the replies sent so far, and returns their connections.
     fn answered(&mut self) -> Vec<ConnectionId> {
         self.replies.drain(..).map(|(connection, _)| connection).collect()
     }
@@ -128,7 +128,7 @@ impl Story {
         value.map_or(Lsn::default(), |value| Lsn::from_bytes(&value).unwrap())
     }
 
-    /// Kills the process and starts it again, with the store as it is.
+    /// Kills the process and starts it again, with an unchanged store.
     fn restart_pair(&mut self) {
         let records = skep_format::log::scan(LOG, Lsn::new(1), &self.log).unwrap().records;
         self.target = open_pair(self.target.engine().clone(), &records);

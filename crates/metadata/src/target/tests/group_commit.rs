@@ -11,8 +11,8 @@ fn answered(actions: &[Action]) -> Vec<ConnectionId> {
     actions.iter().filter_map(replied).collect()
 }
 
-/// Before the fix, the end of a sync released replies into a batch, and if this batch logged
-/// anything, the target held them back again until the next sync. So replies never left a busy
+/// Before the fix, the end of a sync released replies into a batch. If this batch also logged a
+/// change, the target delayed these replies again until the next sync. So replies never left a busy
 /// target.
 #[test]
 fn durable_reply_waits_for_only_one_sync() {

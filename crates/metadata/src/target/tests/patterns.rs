@@ -1,4 +1,4 @@
-//! Changes of the stripe pattern of an existing file, and the refusals of such changes.
+//! Changes of the stripe pattern of an existing file, and refusals to change it.
 
 use super::*;
 use skep_types::{
@@ -39,8 +39,8 @@ impl Story {
     }
 }
 
-/// A client keeps using the pattern from the reply to its open, so the pattern of an open file must
-/// not change.
+/// A client continues to use the pattern from the reply to its open, so the pattern of an open file
+/// must not change.
 #[test]
 fn an_unopened_file_gets_a_new_pattern_and_generation() {
     let mut story = Story::begin();

@@ -120,7 +120,7 @@ fn a_decision_that_fails_stops_only_its_transaction() {
     assert_eq!(story.target.stuck_transactions(), 1);
     let listed = list(&mut story);
     assert!(listed[0].problem.contains("Stale"), "{listed:?}");
-    // Other files are served.
+    // The target still serves requests for other files.
     let open = md::OpenSession { client: NodeId::new(9), slots: 4 };
     story.ask(1, 5, (0, 0), &open).unwrap();
     story.create_as("b", 5, (0, 1));

@@ -60,7 +60,7 @@ fn chunk_files_are_truncated_after_the_sync_of_the_size() {
 }
 
 /// Before the fix, a truncation was in the memory of the target only. If client and target were
-/// killed, the file kept its size without its bytes.
+/// killed, the file had its old size but not its bytes.
 #[test]
 fn a_restart_finishes_a_truncation() {
     let mut story = Story::begin();
@@ -155,7 +155,7 @@ fn truncations_of_one_file_run_one_after_the_other() {
     assert_eq!(story.size(inode), 5);
 }
 
-/// If storage refuses a truncation, the client gets the error, the file keeps the new size, and the
+/// If storage refuses a truncation, the client gets the error, the file has the new size, and the
 /// target tries again.
 #[test]
 fn refused_truncation_is_answered_and_retried() {
