@@ -132,7 +132,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn state_has_all_whole_commands_of_the_log() {
+    fn state_has_all_complete_commands_of_the_log() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path();
         let mut state = ClusterState::new(CLUSTER);

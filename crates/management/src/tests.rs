@@ -394,7 +394,7 @@ fn silent_primary_is_replaced_by_a_member_with_all_records() {
 }
 
 #[test]
-fn shards_are_assigned_once_a_metadata_target_exists() {
+fn shards_are_assigned_when_a_metadata_target_exists() {
     let (_directory, settings, token) = cluster();
     block_on(async move {
         let _running = RunningManagement::start(&settings).await.unwrap();
@@ -424,7 +424,7 @@ fn wrong_secrets_and_other_clusters_are_refused_at_once() {
 }
 
 #[test]
-fn a_blank_directory_and_one_in_use_are_refused() {
+fn blank_directories_and_directories_in_use_are_refused() {
     let (directory, settings, _) = cluster();
     block_on(async move {
         let mut blank = settings.clone();

@@ -24,7 +24,7 @@ pub enum Sync {
 pub struct MetadataSettings {
     /// Directories of the targets, each on a fast disk. One thread serves each target, so give a
     /// service at most as many targets as it has free cores. `--init` creates the directories, also
-    /// those that are added to this list later. There is no default.
+    /// directories that are added to this list later. There is no default.
     pub targets: Vec<PathBuf>,
     /// Settings that every service has.
     pub node: NodeSettings,

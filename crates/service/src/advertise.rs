@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn management_lists_its_addresses_if_none_is_unique() {
+    fn management_lists_its_addresses_if_it_cannot_choose_one() {
         let none = choose(&[], None, 7400, &[]).unwrap_err();
         assert!(none.context().contains("only loopback addresses"), "{none}");
         let several = choose(&host(&["10.0.0.1", "10.1.0.1"]), None, 7400, &[]).unwrap_err();

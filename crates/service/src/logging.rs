@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_existing_levels_are_accepted() {
+    fn only_existing_log_levels_are_accepted() {
         for right in ["info", "WARN", "off", "info,skep_rpc=debug", "warn,skep_client::mount=trace"]
         {
             check(right).unwrap();

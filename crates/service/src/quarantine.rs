@@ -201,7 +201,7 @@ mod tests {
     use std::task::Context;
 
     #[test]
-    fn request_that_panics_again_and_again_is_refused() {
+    fn request_that_caused_repeated_panics_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let poison = Mark::of(7, b"poison");
         for panics in 0..REFUSED_AFTER {

@@ -161,7 +161,7 @@ fn run(test: impl Future<Output = ()> + 'static) {
 }
 
 #[test]
-fn proposals_go_on_after_the_leader_was_killed() {
+fn proposals_succeed_after_the_leader_was_killed() {
     run(async {
         let group = Group::of_three().await;
         let leader = group.leader().await;
@@ -214,7 +214,7 @@ fn client_cannot_send_messages_of_members() {
 }
 
 #[test]
-fn slow_handshake_goes_on_after_the_call_that_began_it() {
+fn slow_handshake_continues_after_the_end_of_its_call() {
     run(async {
         let group = Group::of_three().await;
         let sender = MemberConnections::new(group.identity(1));

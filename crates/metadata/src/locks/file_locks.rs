@@ -47,8 +47,8 @@ struct File {
 impl File {
     /// Iterates over the held locks of other owners that conflict with a claim.
     fn held_against<'a>(&'a self, claim: &'a LockClaim) -> impl Iterator<Item = LockClaim> + 'a {
-        // A shared claim conflicts only with exclusive locks. If the file has none, skip its shared
-        // locks, of which there may be ten thousand.
+        // A shared claim conflicts only with exclusive locks. If the file has no exclusive lock,
+        // skip its shared locks, because there may be ten thousand of them.
         let may_conflict = claim.mode == LockMode::Exclusive || self.exclusive > 0;
         let held = may_conflict.then(|| self.held.iter()).into_iter().flatten();
         held.filter(|(owner, _)| **owner != claim.owner).flat_map(move |(owner, held)| {

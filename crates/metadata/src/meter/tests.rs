@@ -164,7 +164,7 @@ fn load_of_a_directory_counts_requests_about_its_entries() {
 }
 
 #[test]
-fn working_time_is_the_time_without_idle_time() {
+fn working_time_excludes_idle_time() {
     let registry = Registry::new();
     let mut meter = Meter::new(&registry, TargetId::new(3));
     meter.count_work(MS * 10, MS * 4);

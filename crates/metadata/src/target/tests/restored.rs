@@ -40,7 +40,7 @@ fn restored_copy_assigns_no_number_or_version_again() {
 
 /// Semantics 1.8.
 #[test]
-fn target_restored_from_an_old_copy_refuses_which_exist() {
+fn restored_target_does_not_confirm_missing_inodes() {
     let mut story = Story::begin();
     let file = story.create(1, (0, 1));
     let gone = InodeId::from_parts(file.shard(), file.number() + 1);

@@ -195,7 +195,7 @@ fn leases_begin_anew_after_the_target_was_paused() {
 /// Before the fix, if the cluster's lease became shorter, the target ended sessions whose clients
 /// still renewed by the longer lease that they had received.
 #[test]
-fn a_shorter_lease_applies_once_the_client_acknowledges_it() {
+fn a_shorter_lease_applies_when_the_client_acknowledges_it() {
     let mut story = Story::begin();
     let given_ms = map().policy.lease_ms;
     let mut version = 1;

@@ -107,7 +107,7 @@ fn an_open_waits_until_all_holders_acknowledge() {
 }
 
 #[test]
-fn file_is_shared_only_once_a_client_opens_it_for_writing() {
+fn file_becomes_shared_when_a_client_opens_it_for_writing() {
     let mut story = Story::begin();
     let open = md::OpenSession { client: NodeId::new(9), slots: 4 };
     story.ask(1, 3, (0, 0), &open).unwrap();

@@ -88,7 +88,7 @@ fn a_restart_finishes_a_truncation() {
 /// A retry arrives while storage still truncates the chunk files, before and after a restart of the
 /// target.
 #[test]
-fn a_repeated_truncation_waits_like_the_first() {
+fn a_retried_truncation_waits_for_the_chunk_files() {
     let mut story = Story::begin();
     let inode = written(&mut story);
     story.send(1, 1, (0, 3), &truncate(inode));
