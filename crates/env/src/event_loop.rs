@@ -403,7 +403,7 @@ pub fn spawn<F: Future<Output: 'static> + 'static>(future: F) -> Task<F::Output>
     let context = task_context();
     EXECUTOR.with(|executor| {
         if size_of::<F>() > LARGE_FUTURE_BYTES {
-            // Each wrapper of a future moves all its bytes, also those that it does not use yet.
+            // Each wrapper of a future moves all its bytes, also the bytes that are not in use yet.
             executor.spawn(with_task_context(context, Box::pin(future)))
         } else {
             executor.spawn(with_task_context(context, future))

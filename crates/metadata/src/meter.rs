@@ -148,6 +148,13 @@ struct LogFigures {
     since_checkpoint: Arc<Gauge>,
 }
 
+/// A sync or a checkpoint in progress.
+#[derive(Debug, Default)]
+struct Running {
+    began: Duration,
+    covered: i64,
+}
+
 /// Counts the requests of one target, on the target's thread.
 #[derive(Debug)]
 pub(crate) struct Meter {
@@ -158,12 +165,10 @@ pub(crate) struct Meter {
     /// Number of standing requests that a batch has taken.
     standing: usize,
     batch: Batch,
-    sync_began: Duration,
-    /// Records that the running sync covers.
-    syncing: i64,
-    checkpoint_began: Duration,
-    /// Bytes in the log when the running checkpoint began.
-    checkpointing: i64,
+    /// The running sync of the log, with the number of records that it covers.
+    running_sync: Running,
+    /// The running checkpoint, with the bytes that were in the log when it began.
+    running_checkpoint: Running,
     target: TargetId,
     /// Chooses the slow syncs of the log that get a line in the log of the service.
     slow_syncs: SlowOperations,
@@ -202,10 +207,8 @@ impl Meter {
             open,
             standing: 0,
             batch: Batch::default(),
-            sync_began: Duration::ZERO,
-            syncing: 0,
-            checkpoint_began: Duration::ZERO,
-            checkpointing: 0,
+            running_sync: Running::default(),
+            running_checkpoint: Running::default(),
             target,
             slow_syncs: SlowOperations::default(),
             slow: SlowOperations::default(),
@@ -286,7 +289,7 @@ impl Meter {
                 }
                 Event::Synced { .. } => {
                     self.batch.has_synced = true;
-                    let duration = now.saturating_sub(self.sync_began);
+                    let duration = now.saturating_sub(self.running_sync.began);
                     self.log.sync.record(duration);
                     let synced = Completed { duration, ..Completed::default() };
                     let synced = synced.with(Stage::LogSync, duration);
@@ -295,12 +298,12 @@ impl Meter {
                     {
                         tracing::warn!("target {}: {line}; all changes wait for it", self.target);
                     }
-                    self.log.unsynced.add(-self.syncing);
-                    self.syncing = 0;
+                    self.log.unsynced.add(-self.running_sync.covered);
+                    self.running_sync.covered = 0;
                 }
                 Event::Checkpointed { .. } => {
-                    self.log.checkpoint.record(now.saturating_sub(self.checkpoint_began));
-                    self.log.since_checkpoint.add(-self.checkpointing);
+                    self.log.checkpoint.record(now.saturating_sub(self.running_checkpoint.began));
+                    self.log.since_checkpoint.add(-self.running_checkpoint.covered);
                 }
                 _ => {}
             }
@@ -320,12 +323,12 @@ impl Meter {
                     self.log.unsynced.add(1);
                 }
                 Action::Sync { .. } => {
-                    self.sync_began = now;
-                    self.syncing = self.log.unsynced.get();
+                    self.running_sync.began = now;
+                    self.running_sync.covered = self.log.unsynced.get();
                 }
                 Action::Checkpoint { .. } => {
-                    self.checkpoint_began = now;
-                    self.checkpointing = self.log.since_checkpoint.get();
+                    self.running_checkpoint.began = now;
+                    self.running_checkpoint.covered = self.log.since_checkpoint.get();
                 }
                 Action::Reply { connection, request, result } => {
                     self.replied(*connection, request, result, now);

@@ -146,8 +146,8 @@ impl AcknowledgedChanges {
 
     /// Compares the changes of a session with the last request of each slot in the target's store.
     /// Returns the changes that the target has lost. All others are durable: a target serves only
-    /// changes that are on its device when it starts. Marks the inodes of the lost ones as reverted.
-    /// From then on attempts name this start. `None` means that the session was replaced.
+    /// changes that are on its device when it starts. Marks the inodes of the lost changes as
+    /// reverted. From then on attempts name this start. `None` means that the session was replaced.
     pub(crate) fn compare(
         &self,
         group: GroupId,

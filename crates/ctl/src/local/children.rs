@@ -178,9 +178,8 @@ pub(crate) fn describe(status: ExitStatus) -> String {
     }
 }
 
-/// Returns the error with which a process of this program has ended: the text after the last
-/// `skep: ` at the begin of a line of its log after the byte `from`. `None` means that the log has
-/// no such line.
+/// Returns the error that ended a process of this program: the text after the last `skep: ` at the
+/// begin of a line of its log after the byte `from`. `None` means that the log has no such line.
 pub(crate) fn last_error(path: &Path, from: u64) -> Option<String> {
     let bytes = std::fs::read(path).unwrap_or_default();
     let start = usize::try_from(from).ok().filter(|from| *from <= bytes.len()).unwrap_or(0);

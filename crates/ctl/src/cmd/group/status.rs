@@ -22,8 +22,8 @@ const PATIENCE: Duration = Duration::from_secs(3);
 /// Show how far the members of metadata groups follow their primary
 ///
 /// APPENDED and SYNCED are numbers of log records. Replies to clients wait until every counted
-/// member has appended their records. A member that needs a copy was away for so long that the
-/// primary no longer keeps the records that it lacks.
+/// member has appended their records. A member needs a copy if the primary no longer keeps
+/// the records that the member lacks.
 #[derive(Debug, clap::Args)]
 #[command(after_help = examples(EXAMPLES))]
 pub(crate) struct StatusArgs {
