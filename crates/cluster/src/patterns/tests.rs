@@ -79,7 +79,7 @@ fn invalid_requests_are_refused_with_the_broken_rule() {
     refused(&[listed(&twice)], invalid, "twice");
     let of_three = ComponentRequest { width: Some(3), ..listed(&storage) };
     refused(&[of_three], invalid, "list the groups without a count");
-    refused(&[listed(&[])], invalid, "either");
+    refused(&[listed(&[])], invalid, "or set a count or policy only");
     let absent = GroupId::new(99);
     refused(&[listed(&[storage[0], absent])], ErrorCode::NotFound, "no storage group g99");
     let of_metadata = groups(&map, TargetKind::Metadata);
@@ -320,7 +320,8 @@ fn requests_survive_their_encoding_as_pattern_records() {
         assert!(error.context().contains(what), "{error}");
     };
     refused(&[Component { wanted: 3, ..of_list.clone() }], "list the groups without a count");
-    refused(&[Component { chooser: Chooser::Balanced, ..of_list }], "either");
+    let with_policy = Component { chooser: Chooser::Balanced, ..of_list };
+    refused(&[with_policy], "or set a count or policy only");
     refused(&[open.clone(), Component { start: MIB, ..Component::inline() }], "only the first");
     refused(&[Component { wanted: 1, ..Component::inline() }, open], "no count");
     refused(&[Component::inline()], "inline/from=4KiB");

@@ -47,11 +47,16 @@ pub(crate) struct TraceArgs {
     #[arg(long = "for", value_name = "TIME", value_parser = interval)]
     lasts: Option<Duration>,
     /// Only operations that take this long or longer, such as 50ms
-    #[arg(long, value_name = "TIME", value_parser = interval)]
+    #[arg(long, value_name = "TIME", value_parser = slow_time)]
     slow: Option<Duration>,
     /// Only the operations of this user id
     #[arg(long, value_name = "UID")]
     user: Option<u32>,
+}
+
+/// Parses a time of any length, such as `50ms`.
+fn slow_time(text: &str) -> std::result::Result<Duration, String> {
+    text.parse::<skep_service::Interval>().map(|time| time.0)
 }
 
 /// An operation, as one line of JSON.

@@ -11,7 +11,7 @@ const EXAMPLES: &[Example] = &[
     ("of the hosts in a file, by ssh", "skep ondemand start --hosts nodes --mount /scratch"),
     (
         "with input, and with results that `stop` must copy before it removes them",
-        "skep ondemand start --hosts nodes --stage-in /home/ada/input \\\n    --stage-out output:/home/ada/output",
+        "skep ondemand start --hosts nodes --stage-in /scratch/in --stage-out output:/scratch/out",
     ),
     ("in the prolog of a Slurm job", "skep ondemand start --job --directory /local"),
 ];
