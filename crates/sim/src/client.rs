@@ -463,7 +463,7 @@ impl World {
             }
             return self.end_operation(client, task, None);
         }
-        let checked = self.witness.check_answer(window, instance, result);
+        let checked = self.witness.check_answer(window, instance, result, is_reply_lost);
         self.check(checked);
         if let (Err(error), Some((session, ..))) = (result, instance)
             && is_lost(error)

@@ -10,7 +10,8 @@ use skep_wire::metadata as md;
 use skep_wire::metadata::Outcome;
 
 impl Witness {
-    /// Checks the final reply to a request.
+    /// Checks the final reply to a request. `is_reply_lost` means that the target may have executed
+    /// an attempt whose reply was lost.
     ///
     /// # Errors
     /// Describes a wrong reply.
@@ -19,6 +20,7 @@ impl Witness {
         window: u64,
         instance: Option<InstanceId>,
         result: &Result<Vec<u8>, Error>,
+        is_reply_lost: bool,
     ) -> Result<(), Violation> {
         let Some(window) = self.windows.remove(&window) else { return Ok(()) };
         if self.is_blind {
@@ -45,6 +47,11 @@ impl Witness {
                 }
                 (Ok(_), None) => {
                     return Err(format!("{id:?} {op:?} was acknowledged and is not in a log"));
+                }
+                // An earlier attempt may still run. The client asks for its outcome.
+                (Err(error), _) if is_lost(error) && is_reply_lost => {
+                    instance.answered = false;
+                    return Ok(());
                 }
                 (Err(error), committed) => {
                     instance.refused = true;
