@@ -1,8 +1,8 @@
 //! Runs operations to completion even if the caller drops the future.
 //!
-//! A request that changes something occupies its slot until its reply arrives, and a write must not
-//! arrive after the truncation that waited for the write. So if the caller is interrupted and drops
-//! the future, the operation continues as a task of its own.
+//! A change occupies its slot until its reply arrives. A write must not arrive after the truncation
+//! that waited for the write. So if the caller is interrupted and drops the future, the operation
+//! continues as a task of its own.
 
 use std::future::Future;
 use std::pin::Pin;

@@ -15,7 +15,7 @@ use skep_types::MapVersion;
 /// Number of bits that count the maps since the last start. At a thousand maps per second, these
 /// bits last for 34 years.
 const COUNT_BITS: u32 = 40;
-/// Maximum number of starts in a version: sixteen million.
+/// Maximum number of starts of management that a version can express: sixteen million.
 pub const MAX_STARTS: u64 = u64::MAX >> COUNT_BITS;
 
 /// Returns the number of starts in a version.

@@ -44,8 +44,8 @@ impl ChunkFiles {
         missing.map(|it| format!("storage target {}: its directory is not given", it.id)).collect()
     }
 
-    /// Returns the targets that belong to no group of the map. A service that stopped right after
-    /// the creation of a group has cached an older map.
+    /// Returns the targets that belong to no group of the map. The cached map may be older than the
+    /// newest group, if a service stopped right after the creation of the group.
     fn without_group(&self, map: &ClusterMap) -> impl Iterator<Item = TargetId> {
         self.0.keys().copied().filter(|it| map.group_of(*it).is_none())
     }

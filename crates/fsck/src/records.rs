@@ -73,7 +73,7 @@ pub(crate) struct Records {
     /// Inodes that the steps of prepared transactions name. Their counts may still be the counts
     /// from before the transaction.
     pub(crate) in_doubt: BTreeSet<InodeId>,
-    /// First inode number of each group that is not reserved.
+    /// For each group, the first inode number that is not reserved.
     pub(crate) reserved: BTreeMap<GroupId, u64>,
     pub(crate) log_records: u64,
 }

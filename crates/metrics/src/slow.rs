@@ -95,7 +95,8 @@ mod tests {
         assert_eq!(line(1_999, 100), None);
         let first = "read_chunk took 7.0 s: 6.3 s at the disk";
         assert_eq!(line(7_000, 100).as_deref(), Some(first));
-        // Lines that would follow too soon are omitted, and the next line has their number.
+        // A line that comes too soon after the previous line is omitted. The next line contains the
+        // number of omitted lines.
         assert_eq!((line(7_000, 101), line(7_000, 109)), (None, None));
         let later = line(7_000, 110).unwrap();
         assert!(later.starts_with(first) && later.contains("; 2 more operations"), "{later}");

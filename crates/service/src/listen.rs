@@ -59,7 +59,7 @@ pub async fn listen(listen: &str, directory: &Path, if_taken: IfTaken) -> Result
 
 /// Listens for the page with metrics, like [`listen`]. If the address is in use, chooses a free
 /// port, because several services of one host may have the same setting. Writes the address to the
-/// file `metrics-address` in the directory.
+/// file `metrics-address` in `directory`.
 ///
 /// # Errors
 /// `Io` if the service cannot listen on the host of the address.

@@ -194,8 +194,8 @@ fn key_of_operation(by: By, now: &ServiceFigures, change: &Change<'_>) -> Option
     (!id.is_empty()).then(|| (id, service.to_owned()))
 }
 
-/// Adds the change of one series to a row. `is_measured` means that the durations of the requests
-/// count.
+/// Adds the change of one series to a row. If `is_measured` is true, the durations of the requests
+/// are added too.
 fn count(row: &mut Row, change: &Change<'_>, is_measured: bool) {
     let growth = u64::try_from(change.growth).unwrap_or(0);
     let metric = change.series.metric.as_str();

@@ -47,7 +47,7 @@ pub(crate) async fn read(
 }
 
 /// Returns the end of the inline data, rounded up to a block. The inline bytes after this end are
-/// one hole. If `offset` lies in this hole, the result may be any value up to `offset`.
+/// one hole. If `offset` lies in this hole, the function may return any value up to `offset`.
 pub(crate) async fn data_end(worker: &Rc<Worker>, file: &OpenFile, offset: u64) -> Result<u64> {
     let (inode, most) = (file.inode.id, file.pattern.inline_bytes());
     let start = offset - offset % INLINE_UNIT;

@@ -179,8 +179,8 @@ impl UnsyncedWrites {
         self.inline.clone()
     }
 
-    /// Records that a storage host synced a chunk file. If its incarnation differs from that of the
-    /// host that acknowledged the writes, the writes may be lost.
+    /// Records that a storage host synced a chunk file. If the incarnation of the host has
+    /// changed since it acknowledged the writes, the writes may be lost.
     pub(super) fn chunk_synced(
         &mut self,
         synced: &UnsyncedChunkFile,

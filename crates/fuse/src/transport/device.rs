@@ -98,7 +98,8 @@ impl Device {
     }
 }
 
-/// The turn to read from the descriptor. When this value is dropped, the next port gets the turn.
+/// The exclusive right of a port to read from the descriptor. When this value is dropped, the next
+/// port gets the right.
 struct Turn<'a>(&'a Device);
 
 impl Drop for Turn<'_> {

@@ -1,4 +1,4 @@
-//! `CreateGroup`: makes a group of targets that wait for one.
+//! `CreateGroup`: makes a group of targets that wait for a group.
 
 use crate::authority::Authority;
 use skep_cluster::{Command, RequestId};

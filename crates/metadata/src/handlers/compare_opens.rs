@@ -1,5 +1,5 @@
-//! `CompareOpens`: returns how often the session has files open. After a power loss of the target's
-//! host, the client opens the missing files again.
+//! `CompareOpens`: returns the number of opens that the session has for each file. After a power
+//! loss of the target's host, the client opens the missing files again.
 
 use crate::engine::Engine;
 use crate::tx::context::Context;

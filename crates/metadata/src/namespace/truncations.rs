@@ -255,7 +255,8 @@ impl<E: Engine> Context<'_, E> {
     }
 }
 
-/// Returns the error of a request that needs the end of a truncation which storage has refused.
+/// Returns the error of a request that waits for a truncation, if storage has refused the
+/// truncation.
 pub(crate) fn unfinished(inode: InodeId, error: &Error) -> Error {
     let error = of_another(error.clone());
     error.within(format_args!(

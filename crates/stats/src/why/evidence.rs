@@ -125,7 +125,7 @@ pub struct TargetEvidence {
 }
 
 impl TargetEvidence {
-    /// Returns the times of all requests together.
+    /// Returns the sum of the times of all requests.
     pub fn all(&self) -> Times {
         let mut sum = Times::default();
         self.kinds.values().for_each(|times| sum.add(times));

@@ -228,7 +228,8 @@ impl ChunkStore {
             FreeSpace::None => self.existing(key)?.ok_or_else(|| self.no_space())?,
             _ => self.existing_or_new(key)?,
         };
-        // On a file system that has become read-only, the file was opened for reading.
+        // If the file system has become read-only, the file was opened for reading only, and the
+        // write must fail.
         self.check_writable()?;
         Ok(file)
     }

@@ -27,7 +27,7 @@ impl OutageTimes {
         Ok(Self { list, now: skep_env::wall_time() })
     }
 
-    /// Sets the beginning of each problem whose objects have an outage.
+    /// Sets the beginning of each problem to the beginning of the outage of its objects.
     pub(super) fn set_in(&self, problems: &mut [Problem]) {
         for problem in problems {
             let outages = problem.objects.iter().filter_map(|object| self.outage(*object));

@@ -58,8 +58,8 @@ pub(crate) fn run(args: &StartArgs) -> Result<()> {
     let outcome = system.run(Command::Start, Some(&run), &reach)?;
     if let Some(error) = failure(WHAT, &outcome) {
         // All starts in a job have the same run, so a refused start must not remove the running
-        // file system. The script on this node has removed its own part, and the epilog removes the
-        // rest.
+        // file system. The script has already removed what this start created on this node. The
+        // epilog removes everything else.
         if matches!(reach, Reach::Here(_)) {
             return Err(error);
         }

@@ -136,7 +136,7 @@ fn reserved_space_is_allocated_and_reads_as_a_hole() {
         write(&store, key(1), 2 * MIB + 5, b"data").await.unwrap();
         assert_eq!(extents(&store).await, [(2 * MIB, 2 * MIB + 9)]);
         assert_eq!(read(&store, key(1), 2 * MIB, 100).await.unwrap(), b"\0\0\0\0\0data");
-        // Clearing releases the reserved space, even beyond the end of the file.
+        // `clear` releases the reserved space, even beyond the end of the file.
         store.clear(&key(1), 0..u64::MAX, u64::MAX).await.unwrap();
         let stat = store.stat(&key(1)).unwrap();
         assert_eq!(stat.size, 2 * MIB + 9);
