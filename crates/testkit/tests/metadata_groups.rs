@@ -11,7 +11,7 @@ use serde_json::Value;
 use skep_testkit::network::Host;
 use skep_testkit::program::Finished;
 use skep_testkit::workload::{Crash, Worker};
-use skep_testkit::{PATIENCE, Scratch, cluster, files, wait_for};
+use skep_testkit::{PATIENCE, Scratch, cluster, files, schema, wait_for};
 use skep_types::codec::crc32c;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -424,6 +424,7 @@ fn longest_log_goes_on_after_a_power_loss_of_both_members() {
     assert!(path.exists(), "what was synced is there");
     pair.wait_for_serving(2);
     let status = pair.json(&["group", "status"]);
+    schema::check("group-status", &status);
     let members = status[0]["members"].as_array().expect("members").clone();
     assert_eq!(members.len(), 2, "{status}");
 }
@@ -443,13 +444,13 @@ fn administrator_moves_the_primary_and_drops_a_member() {
     };
     let pause = pair.under_load(3, |pair, _| {
         let other = target(pair, false);
-        pair.ask(&["group", "move", &id, &other]).expect_success();
+        schema::check("group-move", &pair.json(&["group", "move", &id, &other]));
         pair.wait_for_primary(backup);
         after(Duration::from_secs(1));
         let refused = pair.ask(&["group", "drop", &id, &other]).expect_failure();
         assert!(refused.contains("is the primary"), "{refused}");
         let former = target(pair, false);
-        pair.ask(&["group", "drop", &id, &former]).expect_success();
+        schema::check("group-drop", &pair.json(&["group", "drop", &id, &former]));
         // It runs and follows, so it serves again.
         pair.wait_for_serving(2);
     });

@@ -128,6 +128,7 @@ fn json_output_matches_its_schemas() {
         (&["node", "rename", "storage-1", "storage-1"], "node-rename"),
         (&["stats", "--by", "node", "--total"], "stats"),
         (&["group", "list"], "group-list"),
+        (&["group", "status"], "group-status"),
         (&["client", "list"], "client-list"),
         (&["client", "files"], "client-files"),
         (&["client", "evict", &client, "--dry-run"], "client-evict"),
@@ -262,7 +263,7 @@ fn tables_have_a_header_and_one_row_for_each_element() {
     };
     check(
         &["node", "list"],
-        "ID NAME KIND REACHABILITY ADDRESS DOMAIN TARGETS VERSION",
+        "ID NAME HOST KIND REACHABILITY ADDRESS DOMAIN TARGETS VERSION",
         &["storage-1", "storage", "Online", "127.0.0.1:"],
     );
     check(
