@@ -240,15 +240,8 @@ mod tests {
 
     fn target() -> Target {
         Target {
-            id: TargetId::new(7),
-            kind: TargetKind::Storage,
-            node: NodeId::new(2),
-            path: "/d".into(),
             reachability: Reachability::Online,
-            consistency: Consistency::Good,
-            health: TargetHealth::default(),
-            capacity: skep_types::map::Capacity::default(),
-            capacity_pool: CapacityPool::Normal,
+            ..Target::new(TargetId::new(7), TargetKind::Storage, NodeId::new(2), "/d")
         }
     }
 

@@ -283,7 +283,7 @@ mod tests {
     use crate::settings::MonitorSettings;
     use skep_metrics::Stage;
     use skep_stats::why::Times;
-    use skep_types::map::{Capacity, CapacityPool, Consistency, Reachability, TargetHealth};
+    use skep_types::map::Reachability;
     use skep_types::{ClusterId, NodeId, TargetId};
 
     fn map(kind: TargetKind) -> ClusterMap {
@@ -291,15 +291,8 @@ mod tests {
         map.formatted = true;
         map.targets = (1..=4)
             .map(|id| Target {
-                id: TargetId::new(id),
-                kind,
-                node: NodeId::new(2),
-                path: "/d".into(),
                 reachability: Reachability::Online,
-                consistency: Consistency::Good,
-                health: TargetHealth::default(),
-                capacity: Capacity::default(),
-                capacity_pool: CapacityPool::Normal,
+                ..Target::new(TargetId::new(id), kind, NodeId::new(2), "/d")
             })
             .collect();
         map

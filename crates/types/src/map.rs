@@ -235,6 +235,23 @@ record! {
     }
 }
 
+impl Target {
+    /// Creates the entry of a target that has just registered: its node has sent no heartbeat yet.
+    pub fn new(id: TargetId, kind: TargetKind, node: NodeId, path: impl Into<String>) -> Self {
+        Self {
+            id,
+            kind,
+            node,
+            path: path.into(),
+            reachability: Reachability::Offline,
+            consistency: Consistency::Good,
+            health: TargetHealth::default(),
+            capacity: Capacity::default(),
+            capacity_pool: CapacityPool::Normal,
+        }
+    }
+}
+
 record! {
     /// A target as a member of a group.
     pub struct GroupMember {

@@ -6,7 +6,7 @@ use super::names::{ServerNames, generated};
 use super::{Durable, check_text, insert_sorted, kind_word, limit};
 use crate::command::Outcome;
 use crate::limits::{MAX_ADDRESSES, MAX_SERVERS, MAX_TARGETS_PER_NODE};
-use skep_types::map::{Capacity, CapacityPool, Consistency, Reachability, TargetHealth};
+use skep_types::map::Reachability;
 use skep_types::registration::{ServerRegistration, TargetClaim, domain_problem};
 use skep_types::{
     Error, ErrorCode, Group, GroupId, Node, NodeId, NodeKind, Result, Target, TargetId, TargetKind,
@@ -195,17 +195,7 @@ impl Durable {
         let id = TargetId::new(self.next_target);
         self.next_target += 1;
         insert_sorted(&mut self.target_uuids, (id, claim.uuid), |(id, _)| *id);
-        let target = Target {
-            id,
-            kind: claim.kind,
-            node,
-            path: claim.path.clone(),
-            reachability: Reachability::Offline,
-            consistency: Consistency::Good,
-            health: TargetHealth::default(),
-            capacity: Capacity::default(),
-            capacity_pool: CapacityPool::Normal,
-        };
+        let target = Target::new(id, claim.kind, node, claim.path.clone());
         insert_sorted(&mut self.map.targets, target, |target| target.id);
         if claim.kind == TargetKind::Metadata && self.map.policy.metadata_copies > 1 {
             return id;

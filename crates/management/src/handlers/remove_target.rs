@@ -86,22 +86,15 @@ fn refuse_present(target: &Target, map: &ClusterMap, silence: Duration) -> Resul
 #[cfg(test)]
 mod tests {
     use super::*;
-    use skep_types::map::{CapacityPool, TargetHealth};
+    use skep_types::map::TargetHealth;
     use skep_types::{ClusterId, NodeId, TargetId, TargetKind};
 
     #[test]
     fn only_a_target_that_is_down_or_long_silent_is_given_up() {
         let map = ClusterMap::empty(ClusterId::new([1; 16]));
         let mut target = Target {
-            id: TargetId::new(4),
-            kind: TargetKind::Storage,
-            node: NodeId::new(2),
-            path: "/disk".into(),
             reachability: Reachability::Online,
-            consistency: Consistency::Good,
-            health: TargetHealth::default(),
-            capacity: Default::default(),
-            capacity_pool: CapacityPool::Normal,
+            ..Target::new(TargetId::new(4), TargetKind::Storage, NodeId::new(2), "/disk")
         };
         let mut refused = |reachability, condition, seconds| {
             target.reachability = reachability;

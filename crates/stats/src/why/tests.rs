@@ -3,7 +3,7 @@
 use super::*;
 use skep_cluster::problems::Severity;
 use skep_metrics::Stage;
-use skep_types::map::{Capacity, CapacityPool, Condition, Consistency, Reachability, TargetHealth};
+use skep_types::map::{CapacityPool, Condition, Reachability, TargetHealth};
 use skep_types::{ClusterId, ClusterMap, Node, NodeId, NodeKind, Target, TargetId, TargetKind};
 
 pub(super) const MS: u64 = 1_000_000;
@@ -24,15 +24,8 @@ fn node(id: u32, kind: NodeKind, name: &str) -> Node {
 
 fn target(id: u32, kind: TargetKind, node: u32) -> Target {
     Target {
-        id: TargetId::new(id),
-        kind,
-        node: NodeId::new(node),
-        path: "/d".into(),
         reachability: Reachability::Online,
-        consistency: Consistency::Good,
-        health: TargetHealth::default(),
-        capacity: Capacity::default(),
-        capacity_pool: CapacityPool::Normal,
+        ..Target::new(TargetId::new(id), kind, NodeId::new(node), "/d")
     }
 }
 

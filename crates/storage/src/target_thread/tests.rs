@@ -11,7 +11,7 @@ use skep_rpc::{CallOptions, Connection, Identity, JoinToken, MapCell, Secrets};
 use skep_service::host::Ready;
 use skep_store::identity::Directory;
 use skep_types::codec::crc32c;
-use skep_types::map::{Consistency, TargetHealth};
+use skep_types::map::Consistency;
 use skep_types::{
     ChunkFileKey, ClusterId, ClusterMap, ErrorCode, Group, InodeId, NodeId, NodeKind, Target,
     TargetKind,
@@ -301,15 +301,9 @@ fn lost_target_refuses_requests_even_after_a_restart() {
         let mut lost = map();
         lost.version = MapVersion::new(5);
         lost.targets.push(Target {
-            id: TARGET,
-            kind: TargetKind::Storage,
-            node: NodeId::new(2),
-            path: "/disk".into(),
             reachability: skep_types::map::Reachability::Online,
             consistency: Consistency::Bad,
-            health: TargetHealth::default(),
-            capacity: Default::default(),
-            capacity_pool: skep_types::map::CapacityPool::Normal,
+            ..Target::new(TARGET, TargetKind::Storage, NodeId::new(2), "/disk")
         });
         // The second start has only a map that is older than the loss.
         for map in [lost, map()] {

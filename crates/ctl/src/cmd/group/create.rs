@@ -97,20 +97,13 @@ fn check_domains(map: &ClusterMap, targets: &[&Target]) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use skep_types::map::{Capacity, CapacityPool, Consistency, Node, Reachability, TargetHealth};
+    use skep_types::map::{Node, Reachability};
     use skep_types::{ClusterId, NodeId, NodeKind, TargetId, TargetKind};
 
     fn target(id: u32, node: u32) -> Target {
         Target {
-            id: TargetId::new(id),
-            kind: TargetKind::Metadata,
-            node: NodeId::new(node),
-            path: "/d".into(),
             reachability: Reachability::Online,
-            consistency: Consistency::Good,
-            health: TargetHealth::default(),
-            capacity: Capacity::default(),
-            capacity_pool: CapacityPool::Normal,
+            ..Target::new(TargetId::new(id), TargetKind::Metadata, NodeId::new(node), "/d")
         }
     }
 

@@ -141,22 +141,15 @@ fn as_table(lines: &[GroupEntry]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use skep_types::map::{Capacity, CapacityPool, TargetHealth};
+
     use skep_types::{ClusterId, GroupId, NodeId, Target, TargetId, TargetKind};
 
     #[test]
     fn group_of_a_lost_target_is_lost_although_its_service_runs() {
         let mut map = ClusterMap::empty(ClusterId::default());
         map.targets.push(Target {
-            id: TargetId::new(7),
-            kind: TargetKind::Storage,
-            node: NodeId::new(2),
-            path: "/d".into(),
             reachability: Reachability::Online,
-            consistency: Consistency::Good,
-            health: TargetHealth::default(),
-            capacity: Capacity::default(),
-            capacity_pool: CapacityPool::Normal,
+            ..Target::new(TargetId::new(7), TargetKind::Storage, NodeId::new(2), "/d")
         });
         map.groups.push(Group::of_one(GroupId::new(3), TargetKind::Storage, TargetId::new(7)));
         let states = |map: &ClusterMap| {

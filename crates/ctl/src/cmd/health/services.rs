@@ -232,7 +232,7 @@ fn not_reaching_management(silent: &[(&Node, usize)], map: &ClusterMap) -> Optio
 #[cfg(test)]
 mod tests {
     use super::*;
-    use skep_types::map::{Capacity, CapacityPool, TargetHealth};
+
     use skep_types::{ClusterId, NodeId, TargetKind};
 
     fn node(id: u32, kind: NodeKind, name: &str, reachability: Reachability) -> Node {
@@ -249,15 +249,8 @@ mod tests {
 
     fn target(id: u32, node: u32, reachability: Reachability) -> Target {
         Target {
-            id: TargetId::new(id),
-            kind: TargetKind::Storage,
-            node: NodeId::new(node),
-            path: "/d".into(),
             reachability,
-            consistency: Consistency::Good,
-            health: TargetHealth::default(),
-            capacity: Capacity::default(),
-            capacity_pool: CapacityPool::Normal,
+            ..Target::new(TargetId::new(id), TargetKind::Storage, NodeId::new(node), "/d")
         }
     }
 
